@@ -66,7 +66,7 @@ class Side:
 def side(options: argparse.Namespace) -> None:
     """The process of one side: makes everything, then does what it is told."""
     import viewkeeper as vk
-    from viewkeeper.verify.benchmark_check import apply, create_views, load
+    from viewkeeper.verify.benchmark_check import apply_changes, create_views, load_tables
     from viewkeeper.workloads import tpch
     from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
@@ -75,7 +75,7 @@ def side(options: argparse.Namespace) -> None:
         url = f"lmdb:{scratch}/db"
         model = TpchModel(generate(options.scale, options.data), 1)
         db = vk.open(url, durability="none")
-        load(db, model)
+        load_tables(db, model)
         create_views(db, queries)
 
         def timed(work: Any) -> tuple[float, float]:
@@ -86,7 +86,7 @@ def side(options: argparse.Namespace) -> None:
         def batch() -> dict[str, Any]:
             changes = model.batch()
             model.apply(changes)
-            return {"put": timed(lambda: apply(db, changes)), "refresh": timed(lambda: db.refresh("driver"))}
+            return {"put": timed(lambda: apply_changes(db, changes)), "refresh": timed(lambda: db.refresh("driver"))}
 
         print(json.dumps({"version": vk.__version__, "views": len(queries)}), flush=True)
         for line in sys.stdin:

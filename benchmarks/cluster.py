@@ -37,7 +37,7 @@ import pyarrow as pa
 
 import viewkeeper as vk
 from bars.setting import Peak, Setting, machine, opened, session, settled
-from viewkeeper.verify.benchmark_check import create_views, named
+from viewkeeper.verify.benchmark_check import create_views, mentioned_tables
 from viewkeeper.workloads.tpch import SCHEMAS, views
 
 LOADED = (1, 3, 5, 6, 10, 12, 14)
@@ -96,7 +96,7 @@ def measured(asked: Any) -> dict[str, Any]:
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.inside])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    cost_model.Lanes.choose = lambda *_: cost_model.Choice("spark", "it is measured")  # type: ignore[method-assign]
+    cost_model.LaneCostModel.choose = lambda *_: cost_model.LaneChoice("spark", "it is measured")  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory(prefix="vk-cluster-") as place:
         found: dict[str, Any] = MEASURES[asked.part[0]](asked, place)
     return found
@@ -126,7 +126,7 @@ with duckdb.connect(config={{"threads": 1}}) as db:
 def load(asked: Any, place: str) -> dict[str, Any]:
     setting = Setting(asked.scale, 0, 0, 0, asked.data or Path(place) / "data", Path(place))
     chosen = views(LOADED)
-    with opened(setting, "load", tables=named(SCHEMAS, chosen), spark=bulk_session(asked.inside)) as (db, _):
+    with opened(setting, "load", tables=mentioned_tables(SCHEMAS, chosen), spark=bulk_session(asked.inside)) as (db, _):
         db.sql("CREATE MATERIALIZED VIEW warm AS SELECT n_name, count(*) AS n FROM nation GROUP BY n_name")
         os.sync()  # the tables were written just before: that the disk is still at it is no part of a load
         seconds = timed(lambda: create_views(db, chosen))
@@ -165,7 +165,7 @@ def skew(asked: Any, place: str) -> dict[str, Any]:
     from viewkeeper.plan.dataflow import dataflow
     from viewkeeper.runtime.spark import sessions
 
-    sessions.all_near = lambda *_: False
+    sessions.is_single_machine = lambda *_: False
     dataflow.BROADCAST_BYTES = 0
     found: dict[str, Any] = {}
     count, noted = asked.changes[0], Path(place) / "tasks"
@@ -214,13 +214,13 @@ def listening() -> list[int]:
     from viewkeeper.runtime.spark import scheduler as lane
 
     heard: list[int] = []
-    collected = lane._collected
+    collected = lane._collect_result
 
     def listened(flow: Any, results: Any, *rest: Any) -> Any:
         heard.append(sum(len(payload) for _, _, _, payload in results))
         return collected(flow, results, *rest)
 
-    lane._collected = listened
+    lane._collect_result = listened
     return heard
 
 
@@ -233,10 +233,10 @@ class Counted:
     def __call__(self, arrived: Any) -> Any:
         from pyspark import TaskContext
 
-        from viewkeeper.runtime.spark.placement import unpacked
+        from viewkeeper.runtime.spark.placement import decode_payload
 
         messages = list(arrived)
-        rows = sum(unpacked(m[3]).num_rows for m in messages if m[3] and not m[1].startswith("!"))
+        rows = sum(decode_payload(m[3]).num_rows for m in messages if m[3] and not m[1].startswith("!"))
         started = time.perf_counter()
         left = list(self.work(messages))
         noted = json.dumps([rows, time.perf_counter() - started])
@@ -248,13 +248,13 @@ def counting(noted: Path) -> None:
     from viewkeeper.runtime.spark import scheduler as lane
 
     noted.mkdir()
-    results = lane._results
+    results = lane._run_round_job
 
     def spied(spark: Any, messages: Any, levels: Any, *tasks: int) -> Any:
         wrapped = [Counted(level, f"{noted}/{time.time_ns()}-{n}") for n, level in enumerate(levels)]
         return results(spark, messages, wrapped, *tasks)
 
-    lane._results = spied
+    lane._run_round_job = spied
 
 
 def counted(noted: Path) -> list[list[tuple[int, float]]]:

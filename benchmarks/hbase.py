@@ -38,9 +38,9 @@ from bars import push
 from bars.asked import some_of
 from viewkeeper_hbase.devserver.server import Server
 from viewkeeper_hbase.push import admin
-from viewkeeper_hbase.thrift.admin import Family
-from viewkeeper_hbase.thrift.client import Client
-from viewkeeper_hbase.thrift.connection import Gateway, idl
+from viewkeeper_hbase.thrift.admin import ColumnFamily
+from viewkeeper_hbase.thrift.client import HBaseClient
+from viewkeeper_hbase.thrift.connection import Gateway, thrift_interface
 
 BARS = {
     "load": (">=", 0.7),
@@ -78,7 +78,7 @@ def main() -> None:
         server = Server(os.environ.get("VK_HBASE") or f"{scratch}/hbase")
         ran = server.status().hbase
         if given.part == "push":
-            admin.install(server.data / "ext")
+            admin.install_jar(server.data / "ext")
         server.start(timeout=240)
         try:
             results = {}
@@ -142,7 +142,7 @@ def measure(server: Server, scratch: Path, rows: int, changes: int) -> dict[str,
     namespace = f"bench_{secrets.token_hex(4)}"
     url = f"hbase://{server.host}:{server.port}/{namespace}?create=true"
     results: dict[str, tuple[float, float, str]] = {}
-    with vk.open(url, state=str(scratch / "state")) as db, Client(Gateway(server.host, server.port)) as client:
+    with vk.open(url, state=str(scratch / "state")) as db, HBaseClient(Gateway(server.host, server.port)) as client:
         db.sql(EVENTS)
         store: Any = db._store
         table = store.catalog().table("events")
@@ -166,20 +166,20 @@ def events(rows: int) -> pa.Table:
     return pa.table({"id": ids, "kind": kinds, "amount": amounts, "note": notes})
 
 
-def load(db: Any, client: Client, layout: Any, namespace: str, data: pa.Table) -> tuple[float, float, str]:
+def load(db: Any, client: HBaseClient, layout: Any, namespace: str, data: pa.Table) -> tuple[float, float, str]:
     raw = f"{namespace}:raw"
-    client.tables.create(raw, [Family(b"c", max_versions=100, keep_deleted_cells=True)])
+    client.admin.create(raw, [ColumnFamily(b"c", max_versions=100, keep_deleted_cells=True)])
     keys, cells = layout.encode(data.cast(layout.table.arrow))
     half = len(data) // 2  # in turns, so that both meet the same server
     theirs = ours = 0.0
     for at, size in ((0, half), (half, len(data) - half)):
         part = {c: v.slice(at, size) for c, v in cells.items()}
-        theirs += clock(client.put_many, raw, keys.slice(at, size), part)
+        theirs += clock(client.put_rows, raw, keys.slice(at, size), part)
         ours += clock(db.put, "events", data.slice(at, size))
     return len(data) / ours, len(data) / theirs, "rows/s"
 
 
-def read(db: Any, client: Client, rows: int) -> tuple[float, float, str]:
+def read(db: Any, client: HBaseClient, rows: int) -> tuple[float, float, str]:
     view = db._store._layouts.of(db._store.catalog().table("copies"))
     names = [int(n) for n in np.random.default_rng(1).integers(0, rows, 400)]
     keys = [view.keys.encode_one((n,)) for n in names]
@@ -191,13 +191,13 @@ def read(db: Any, client: Client, rows: int) -> tuple[float, float, str]:
     return 1000 * statistics.median(ours[50:]), 1000 * statistics.median(raw[50:]), "ms p50"
 
 
-def scan(db: Any, client: Client, rows: int) -> tuple[float, float, str]:
+def scan(db: Any, client: HBaseClient, rows: int) -> tuple[float, float, str]:
     view = db._store._layouts.of(db._store.catalog().table("copies"))
     ours = min(clock(lambda: db.read("copies")) for _ in range(2))
     count = min(rows, 100_000)
 
     def decoded() -> None:
-        hbase = idl()
+        hbase = thrift_interface()
         with client.pool.connection() as connection:
             scanner = connection.call("openScanner", table=view.name.encode(), tscan=hbase.TScan())
             left = count
@@ -208,7 +208,7 @@ def scan(db: Any, client: Client, rows: int) -> tuple[float, float, str]:
     return rows / ours, count / min(clock(decoded) for _ in range(2)), "rows/s"
 
 
-def capture(db: Any, client: Client, layout: Any, changes: int, rows: int) -> tuple[float, float, str]:
+def capture(db: Any, client: HBaseClient, layout: Any, changes: int, rows: int) -> tuple[float, float, str]:
     store = db._store
     time.sleep(6)  # out of the load's overlap
     after = store.head()
@@ -217,19 +217,19 @@ def capture(db: Any, client: Client, layout: Any, changes: int, rows: int) -> tu
     upto = store.head()
 
     def raw() -> None:
-        keys = [cells.keys for cells in client.changed(layout.name, (after, upto + 1))]
-        for _ in client.get_many(layout.name, pa.concat_arrays(keys), span=(0, upto + 1)):
+        keys = [cells.keys for cells in client.scan_changed(layout.name, (after, upto + 1))]
+        for _ in client.get_rows(layout.name, pa.concat_arrays(keys), span=(0, upto + 1)):
             pass
 
     names = [c.name for c in layout.table.columns]
     theirs = min(clock(raw) for _ in range(3))
-    ours = min(clock(lambda: store.changed(layout.table, names, after, upto)) for _ in range(3))
+    ours = min(clock(lambda: store.changed_keys(layout.table, names, after, upto)) for _ in range(3))
     return ours, theirs, "s"
 
 
 def tpch(server: Server, scratch: Path, scale: float) -> dict[str, tuple[float, float, str]]:
-    from viewkeeper.verify.benchmark_check import apply, create_views
-    from viewkeeper.verify.benchmark_check import load as load_tables
+    from viewkeeper.verify.benchmark_check import apply_changes, create_views
+    from viewkeeper.verify.benchmark_check import load_tables as load_tables
     from viewkeeper.workloads.tpch import views
     from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
@@ -246,7 +246,7 @@ def tpch(server: Server, scratch: Path, scale: float) -> dict[str, tuple[float, 
         for _ in range(3):
             batch = list(model.orders_batch(orders, orders, orders))
             model.apply(batch)
-            apply(db, batch)
+            apply_changes(db, batch)
             report = db.refresh()
             seconds.append(report.seconds)
         results["refresh"] = (statistics.median(seconds), 0.0, f"s, {report.changes} changes, q1 and q3")

@@ -33,7 +33,7 @@ from bars.check import recomputed
 from bars.lanes import timed
 from bars.setting import Setting, machine, session, settled
 from bars.views import viewed
-from viewkeeper.verify.benchmark_check import apply
+from viewkeeper.verify.benchmark_check import apply_changes
 
 BARS = {"all": 2.5, "one": 0.4, "first": 5.0}
 
@@ -76,9 +76,9 @@ def all_views(setting: Setting, spark: Any) -> dict[str, Any]:
             for lane, seconds in times.items():
                 seconds.append(timed(db, model, setting, lane))
                 print(f"22 views, {lane}: {seconds[-1]:.3f} s", flush=True)
-        changes = db._maintain().publisher.recent.listed()[-1]["changes"]
+        changes = db._acquire_maintainer().publisher.history.listed_batches()[-1]["changes"]
         recomputed(db, model)
-        apply(db, model.orders_batch(setting.orders, setting.orders, setting.orders))  # for the next session
+        apply_changes(db, model.orders_batch(setting.orders, setting.orders, setting.orders))  # for the next session
     command = [sys.executable, __file__, f"--first=lmdb:{setting.keep}/lanes-{setting.scale:g}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     first = json.loads(done.stdout.splitlines()[-1])
@@ -94,7 +94,7 @@ def first_batch(url: str) -> dict[str, float]:
     """In a process of its own: what waits, as the first batch of a session."""
     started = time.perf_counter()
     with vk.open(url, durability="none", spark=session()) as db:
-        db._maintain()
+        db._acquire_maintainer()
         for thread in threading.enumerate():
             if thread.name == "viewkeeper-workers":
                 thread.join()

@@ -393,7 +393,7 @@ class database:
 
 def joining(db: Any) -> float:
     """Seconds of the last batch's rounds: without reading the changes, and without writing the view's."""
-    return float(db._store.published().record["batches"][-1]["rounds"])
+    return float(db._store.published_batch().record["batches"][-1]["rounds"])
 
 
 def left_out(db: Any) -> int:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from viewkeeper.model import types
-from viewkeeper.model.delta import plain
+from viewkeeper.model.delta import normalize_chunks
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.registry import open_store
 
@@ -82,9 +82,11 @@ def lineitem(directory: Path, scale: float) -> tuple[Table, pa.Table]:
     command = [str(tool), "parquet", "-s", str(scale), "--tables", "lineitem", "--output-dir", str(directory)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     data = pq.read_table(directory / "lineitem.parquet")
-    columns = tuple(Column(field.name, types.of(spark_type(field.type)), nullable=False) for field in data.schema)
+    columns = tuple(
+        Column(field.name, types.parse_type(spark_type(field.type)), nullable=False) for field in data.schema
+    )
     table = Table(1, "lineitem", columns, (KeyPart("l_orderkey"), KeyPart("l_linenumber")))
-    return table, plain(data).cast(table.arrow).combine_chunks()
+    return table, normalize_chunks(data).cast(table.arrow).combine_chunks()
 
 
 def spark_type(arrow: pa.DataType) -> str:
@@ -109,7 +111,9 @@ def measure(url: str, table: Table, rows: pa.Table) -> list[Measure]:
     def update(price: str) -> None:
         some = rows.slice(0, min(count, 10 * ROWS_A_CALL))
         column = some.schema.get_field_index("l_extendedprice")
-        raised = pc.add(some["l_extendedprice"], pa.scalar(1, pa.decimal128(4, 2))).cast(table.arrow.field(column).type)
+        raised = pc.add(some["l_extendedprice"], pa.scalar(1, pa.decimal128(4, 2))).cast(
+            table.arrow.read_field(column).type
+        )
         for start in range(0, some.num_rows, ROWS_A_CALL):
             store.write(table, some.set_column(column, price, raised).slice(start, ROWS_A_CALL), no_keys)
 

@@ -34,7 +34,14 @@ from bars.batch import shares
 from bars.report import table
 from bars.setting import Peak, machine, session, settled
 from bars.why import WHY
-from viewkeeper.verify.benchmark_check import SparkOracle, apply, create_views, differences, is_in_no_order, load
+from viewkeeper.verify.benchmark_check import (
+    SparkOracle,
+    apply_changes,
+    create_views,
+    find_differences,
+    is_order_dependent,
+    load_tables,
+)
 from viewkeeper.verify.reference_model import Change
 from viewkeeper.workloads.tpcds import QUERIES, views
 from viewkeeper.workloads.tpcds.changes import TpcdsModel
@@ -101,7 +108,7 @@ class Bench:
         model = TpcdsModel(files, 1, share=share)
         started = time.perf_counter()
         with vk.open(f"lmdb:{scratch / 'base'}", durability="none", spark=self.spark) as db:
-            load(db, model)
+            load_tables(db, model)
         self.rows = sum(model.count(t) for t in model.schemas)
         print(f"{self.rows:,} rows loaded in {time.perf_counter() - started:.1f} s", flush=True)
         self.batches: list[list[Change]] = []
@@ -173,7 +180,7 @@ class Bench:
         """For each batch its seconds, those of processors, and the most memory."""
         seconds, costs, peaks = [], [], []
         for changes in self.batches:
-            apply(db, changes)
+            apply_changes(db, changes)
             with Peak() as peak:
                 started, worked = time.perf_counter(), time.process_time()
                 db.refresh("driver", suspend=False)
@@ -184,16 +191,18 @@ class Bench:
         return seconds, costs, peaks
 
     def _compare(self, db: vk.Database, name: str, query: str) -> None:
-        found = differences(name, 0, self.oracle.answer(query), db.read(name), near=is_in_no_order(query))
+        found = find_differences(
+            name, 0, self.oracle.answer(query), db.read(name), approximate=is_order_dependent(query)
+        )
         if found:
-            sys.exit(f"{name} differs: expected {found[0].expected}, got {found[0].got}")
+            sys.exit(f"{name} differs: expected {found[0].expected}, got {found[0].actual}")
 
 
 def worked(db: vk.Database, name: str) -> list[dict[str, Any]]:
     """The operators in which the last batch spent its time, most first, as EXPLAIN tells them."""
-    maintainer = db._maintain()
-    flow, clock = maintainer.publisher.flow, maintainer.stage.clock
-    shown = [o for o in flow.operators.values() if not o.only_loads]
+    maintainer = db._acquire_maintainer()
+    flow, clock = maintainer.publisher.dataflow, maintainer.executor.clock
+    shown = [o for o in flow.operators.values() if not o.is_load_only]
     numbers = {o.id: i for i, o in enumerate(shown, 1)}
     lines = db.explain(name).splitlines()
     told = {line.split()[0]: line.strip() for line in lines if line.startswith("  #")}

@@ -191,7 +191,7 @@ def main() -> int:
             db.sql("CREATE MATERIALIZED VIEW first AS SELECT count(*) AS n FROM nation")  # Spark has started after this
             db.sql("DROP MATERIALIZED VIEW first")
             rng = np.random.default_rng(1)
-            changes = scattered(files, db._store.catalog().table("lineitem").outside, rng)
+            changes = scattered(files, db._store.catalog().table("lineitem").external_schema, rng)
             kinds = [int(n) for n in arguments.different.split(",") if n]
             for one in different_views.measure(db, kinds, changes, BATCHES) if kinds else ():
                 different.append(one)
@@ -215,7 +215,7 @@ def main() -> int:
 def load_tables(db: viewkeeper.Database, files: Path) -> None:
     for table in TABLES:
         db.sql(SCHEMAS[table])
-        schema = db._store.catalog().table(table).outside
+        schema = db._store.catalog().table(table).external_schema
         for batch in pq.ParquetFile(files / f"{table}.parquet").iter_batches(1 << 19):
             db.put(table, pa.Table.from_batches([batch]).select(schema.names).cast(schema))
 
@@ -231,7 +231,7 @@ def scattered(files: Path, schema: pa.Schema, rng: np.random.Generator) -> Itera
             "l_shipdate": rng.integers(8036, 10561, chosen.num_rows).astype("M8[D]"),
         }
         for column, values in changed.items():
-            place, kind = chosen.column_names.index(column), chosen.schema.field(column).type
+            place, kind = chosen.column_names.index(column), chosen.schema.read_field(column).type
             made = pa.array(values)
             made = made.cast(pa.decimal128(17, 2)).cast(kind) if pa.types.is_decimal(kind) else made.cast(kind)
             chosen = chosen.set_column(place, column, made)
@@ -332,7 +332,7 @@ def measure_named(
     for i in beside:
         db.sql(f"ALTER MATERIALIZED VIEW apart_{i} RESUME")
     differ += sum(not db.read(f"{name}_{i}").equals(db.read(f"apart_{i}")) for i in beside)
-    rows = sum(db._store.count(v.table) for v in db._store.catalog().views if v.gathers)
+    rows = sum(db._store.count(v.table) for v in db._store.catalog().views if v.is_hidden_family)
     db.drop_views([*(f"apart_{i}" for i in beside), *(f"{name}_{i}" for i in range(count))])
     missed = ["define"] if count == 10_000 and define > 60 else []
     distinct, batch, cpu = len(set(members)), statistics.median(batches), statistics.median(cpus)

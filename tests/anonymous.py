@@ -18,14 +18,14 @@ _SECONDS = 0.05
 class Peak:
     """The most that was seen, in MB: of all together, of JVMs among them, and of the program by itself."""
 
-    together: int
+    total: int
     java: int
     own: int
     output: str
 
 
 def watched(
-    command: Sequence[str], most: int, environment: Mapping[str, str] | None = None, timeout: float = 3_000
+    command: Sequence[str], limit_mb: int, environment: Mapping[str, str] | None = None, timeout: float = 3_000
 ) -> Peak:
     """Run a program to its end, watching its memory; beyond `most` MB it is killed, and that is the test's failure."""
     process = subprocess.Popen(
@@ -44,7 +44,7 @@ def watched(
             together = max(together, sum(size for size, _ in sizes))
             java = max(java, sum(size for size, is_java in sizes if is_java))
             own = max(own, sizes[0][0])
-            assert together <= most, f"{together} MB of {most} MB, {java} MB of them Java's"
+            assert together <= limit_mb, f"{together} MB of {limit_mb} MB, {java} MB of them Java's"
             assert time.monotonic() < deadline, f"not done after {timeout} s"
             time.sleep(_SECONDS)
     finally:

@@ -16,13 +16,19 @@ TOOL = Path(__file__).parents[1] / "tools" / "cluster"
 
 
 @contextmanager
-def started(place: Path, **more: str) -> Iterator[dict[str, str]]:
+def started(place: Path, **extra_environment: str) -> Iterator[dict[str, str]]:
     """The environment in which `tools/cluster` speaks of one running cluster; its URL under MASTER. `more` variables
     reach its workers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    env = {**os.environ, "CLUSTER_DIR": str(place), "CLUSTER_PORT": str(port), "PYTHON": sys.executable, **more}
+    env = {
+        **os.environ,
+        "CLUSTER_DIR": str(place),
+        "CLUSTER_PORT": str(port),
+        "PYTHON": sys.executable,
+        **extra_environment,
+    }
     try:
         begun = subprocess.run(
             [str(TOOL), "start", "2"], env=env, check=True, capture_output=True, text=True, timeout=400

@@ -35,7 +35,7 @@ class Hdfs:
             self.settings[name] = quoted or plain
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """It answers nobody for this long."""
         process = int((self._place / "pid").read_text())
         os.kill(process, signal.SIGSTOP)

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 import viewkeeper
-from viewkeeper.model.names import MARK, backticked
-from viewkeeper.syntax.lexer import tokens
+from viewkeeper.model.names import INTERNAL_PREFIX, backticked
+from viewkeeper.syntax.lexer import lex
 
 _SOURCE = Path(viewkeeper.__file__).parent
 _SPOKEN = re.compile(r"\b(?:AS|FROM|JOIN|WITH|UPDATE|INTO|TABLE) \"?([A-Za-z_¤]\w*)|\.run\([^)]*?\b(\w+)=")
 """Words that generated statements give to columns, tables and inputs."""
-_MARKED = re.compile(f"{MARK}(\\w+)")
+_MARKED = re.compile(f"{INTERNAL_PREFIX}(\\w+)")
 """Internal names in the source; users may call columns so but for the mark."""
 
 
@@ -40,7 +40,7 @@ def internal_names() -> frozenset[str]:
     for folder in ("operators", "plan", "commit", "read", "rounds", "capture", "store", "cli", "spark", "model"):
         for file in (_SOURCE / folder).rglob("*.py"):
             text = file.read_text("utf-8")
-            found |= {(a or b).lstrip(MARK) for a, b in _SPOKEN.findall(text)}
+            found |= {(a or b).lstrip(INTERNAL_PREFIX) for a, b in _SPOKEN.findall(text)}
             found |= {f"_{word}" for word in _MARKED.findall(text)}
     return frozenset(name.lower() for name in found if len(name) < 40)
 
@@ -169,7 +169,7 @@ class Naming:
     def sql(self, text: str) -> str:
         """The statement, speaking of these names."""
         done, parts = 0, []
-        for token in tokens(text):
+        for token in lex(text):
             called = self.name(token.value) if token.kind == "word" else token.value
             if token.kind == "word" and called != token.value:
                 parts += [text[done : token.start], backticked(called)]
@@ -192,13 +192,13 @@ class Called:
         return found
 
     def put(self, table: str, rows: Any) -> Any:
-        return self.db.put(self.naming.name(table), self._there(rows))
+        return self.db.put(self.naming.name(table), self._rename_columns(rows))
 
     def delete(self, table: str, keys: Any) -> Any:
-        return self.db.delete(self.naming.name(table), self._there(keys) if hasattr(keys, "schema") else keys)
+        return self.db.delete(self.naming.name(table), self._rename_columns(keys) if hasattr(keys, "schema") else keys)
 
     def update(self, table: str, key: Any, columns: Mapping[str, Any]) -> Any:
-        return self.db.update(self.naming.name(table), key, self._there(columns))
+        return self.db.update(self.naming.name(table), key, self._rename_columns(columns))
 
     def refresh(self, **options: Any) -> Any:
         return self.db.refresh(**options)
@@ -222,11 +222,11 @@ class Called:
     def close(self) -> None:
         self.db.close()
 
-    def _there(self, rows: Any) -> Any:
+    def _rename_columns(self, rows: Any) -> Any:
         if isinstance(rows, Mapping):
             return {self.naming.name(c): v for c, v in rows.items()}
         if isinstance(rows, list):
-            return [self._there(r) for r in rows]
+            return [self._rename_columns(r) for r in rows]
         if isinstance(rows, pa.RecordBatchReader):
             rows = rows.read_all()
         return rows.rename_columns([self.naming.name(c) for c in rows.column_names])

@@ -31,7 +31,7 @@ class ObjectStore:
         threading.Thread(target=self._accept, daemon=True).start()
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """It answers nobody for this long."""
         os.kill(self._process, signal.SIGSTOP)
         try:
@@ -54,10 +54,10 @@ class ObjectStore:
             threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
             threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, is_request: bool) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                if asks and (found := _FIRST_LINE.match(data)):
+                if is_request and (found := _FIRST_LINE.match(data)):
                     self.requests.append((time.monotonic(), found[1].decode(), found[2].decode()))
                     time.sleep(self.delay)
                 target.sendall(data)

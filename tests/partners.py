@@ -8,49 +8,54 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.plan.dataflow.shared_paths import shared
-from viewkeeper.runtime.batch_work import Driving
-from viewkeeper.runtime.cost_model import PROCESSES, Hands
+from viewkeeper.plan.dataflow.shared_paths import shared_variant
+from viewkeeper.runtime.batch_work import LocalExecutor
+from viewkeeper.runtime.cost_model import SEVERAL_PROCESSES, SchedulerCostModel
 from viewkeeper.runtime.local import scheduler as local_scheduler
 from viewkeeper.runtime.processes import scheduler
-from viewkeeper.runtime.processes.scheduler import Company, Share, divided
+from viewkeeper.runtime.processes.scheduler import ProcessPartition, ProcessScheduler, partition_views
 
 
-def always(patch: pytest.MonkeyPatch, most: int = 2) -> list[str]:
+def always(patch: pytest.MonkeyPatch, process_count: int = 2) -> list[str]:
     """Every batch of the driver lane is shared by so many processes, if its flow has as many views. Gives a list in
     which each batch notes who ran it."""
     ran: list[str] = []
 
-    def shares(self: Company, flow: Any, changed: Any, wishes: Any) -> Sequence[Share]:
-        if not self._partners.count:  # a database that has one thread
+    def shares(self: ProcessScheduler, flow: Any, changed: Any, wishes: Any) -> Sequence[ProcessPartition]:
+        if not self._processes.count:  # a database that has one thread
             return ()
-        self._partners.count = most - 1
-        self._partners.start()
+        self._processes.count = process_count - 1
+        self._processes.start()
         deadline = time.monotonic() + 120
-        while self._partners._each and not self._partners.look() and time.monotonic() < deadline:
+        while self._processes._processes and not self._processes.poll() and time.monotonic() < deadline:
             time.sleep(0.01)
-        if not self._partners.look():
+        if not self._processes.poll():
             return ()
-        known = self._kind(flow, changed, wishes)
-        if not known.shares:
-            parts = divided(flow, dict.fromkeys(flow.operators, 1.0), most)
-            assert all(part.flow.views for part in parts)
-            known.shares = [
-                Share(part, shared(part.flow, changed, wishes), f"t{id(known)}-{i}") for i, part in enumerate(parts)
+        known = self._workload(flow, changed, wishes)
+        if not known.partitions:
+            parts = partition_views(flow, dict.fromkeys(flow.operators, 1.0), process_count)
+            assert all(part.dataflow.views for part in parts)
+            known.partitions = [
+                ProcessPartition(part, shared_variant(part.dataflow, changed, wishes), f"t{id(known)}-{i}")
+                for i, part in enumerate(parts)
             ]
-        return known.shares if len(known.shares) > 1 else ()
+        return known.partitions if len(known.partitions) > 1 else ()
 
-    run = Driving.run
+    run = LocalExecutor.run
 
-    def noting(self: Driving, rounds: Any) -> Any:
+    def noting(self: LocalExecutor, rounds: Any) -> Any:
         nonlocal ran
         found = run(self, rounds)
-        ran += [self.way] if self.way else []
+        ran += [self.scheduler_name] if self.scheduler_name else []
         return found
 
-    patch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
-    patch.setattr(scheduler.Company, "shares", shares)
-    patch.setattr(scheduler.Company, "note", lambda *_: None)
-    patch.setattr(Hands, "way", lambda self, sort, ways: PROCESSES if PROCESSES in ways else ways[0])
-    patch.setattr(Driving, "run", noting)
+    patch.setattr(local_scheduler, "_MIN_THREADED_OPERATORS", 1)
+    patch.setattr(scheduler.ProcessScheduler, "ready_partitions", shares)
+    patch.setattr(scheduler.ProcessScheduler, "observe", lambda *_: None)
+    patch.setattr(
+        SchedulerCostModel,
+        "choose",
+        lambda self, sort, ways: SEVERAL_PROCESSES if SEVERAL_PROCESSES in ways else ways[0],
+    )
+    patch.setattr(LocalExecutor, "run", noting)
     return ran

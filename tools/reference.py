@@ -171,7 +171,7 @@ def sql() -> Iterator[str]:
         yield _grammar(module.__doc__ or "")
     yield '`:name` stands for a value that is given beside the statement: `db.sql("… WHERE k = :k", k=3)`.\n'
     yield "## Types\n"
-    yield ", ".join(f"`{name.upper()}`" for name in types.NAMES) + ".\n"
+    yield ", ".join(f"`{name.upper()}`" for name in types.COLUMN_TYPE_NAMES) + ".\n"
     yield "## Queries\n"
     yield "Projection, selection, inner, outer, semi, anti and cross joins, GROUP BY with HAVING, DISTINCT, grouping"
     yield "sets, UNION, EXCEPT, INTERSECT, subqueries (scalar, IN, EXISTS, correlated), window functions, ORDER BY with"
@@ -184,10 +184,10 @@ def sql() -> Iterator[str]:
     yield "## Window functions\n"
     yield "These need OVER. Sums and averages of floats over a frame are added in the order of its rows, as Spark"
     yield "adds them.\n"
-    yield from _functions(functions.RANKS)
+    yield from _functions(functions.WINDOW_FUNCTIONS)
     yield "## Arguments\n"
     yield "| argument | type |\n| --- | --- |"
-    yield from (f"| {name} | {meaning} |" for name, meaning in functions.FAMILIES.items())
+    yield from (f"| {name} | {meaning} |" for name, meaning in functions.ARGUMENT_TYPES.items())
     yield ""
     yield "## Expressions\n"
     yield "| written | Catalyst's class | to know |\n| --- | --- | --- |"

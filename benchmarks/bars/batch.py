@@ -17,8 +17,8 @@ import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, anonymous_bytes, settled
 from bars.views import FULL, TENTH, scales, viewed
-from viewkeeper.verify.benchmark_check import apply
-from viewkeeper.verify.reference_model import Change, Model
+from viewkeeper.verify.benchmark_check import apply_changes
+from viewkeeper.verify.reference_model import Change, ReferenceModel
 
 
 def measure(setting: Setting) -> dict[str, Any]:
@@ -48,9 +48,9 @@ def measure(setting: Setting) -> dict[str, Any]:
         }
 
 
-def one(db: vk.Database, model: Model, changes: Sequence[Change]) -> dict[str, Any]:
+def one(db: vk.Database, model: ReferenceModel, changes: Sequence[Change]) -> dict[str, Any]:
     """One refresh in the driver lane, the writes not counted; then DuckDB's recompute, and the comparison."""
-    apply(db, changes)
+    apply_changes(db, changes)
     model.apply(list(changes))
     started = time.perf_counter()
     db.refresh("driver")
@@ -84,20 +84,20 @@ def by_view(runs: Sequence[dict[str, Any]], states: dict[str, int]) -> dict[str,
 
 def shares(db: vk.Database) -> dict[str, float]:
     """Seconds of the last batch by view; an operator that several views share is split between them."""
-    maintainer = db._maintain()
+    maintainer = db._acquire_maintainer()
     names = {v.table.id: v.table.name for v in maintainer.publisher.catalog.views}
     found: dict[str, float] = dict.fromkeys(names.values(), 0.0)
-    for operator, seconds in maintainer.stage.clock.items():
-        views = maintainer.publisher.flow.views_of(operator)
+    for operator, seconds in maintainer.executor.clock.items():
+        views = maintainer.publisher.dataflow.views_of(operator)
         for view in views:
             found[names[view]] += seconds / len(views)
     return found
 
 
-def base_bytes(db: vk.Database, model: Model) -> int:
+def base_bytes(db: vk.Database, model: ReferenceModel) -> int:
     """Arrow bytes of the base columns that the views use."""
-    flow = db._maintain().publisher.flow
+    flow = db._acquire_maintainer().publisher.dataflow
     return sum(
         model.rows(f"SELECT {', '.join(c.name for c in columns)} FROM {flow.tables[table].name}").nbytes
-        for table, columns in flow.used.items()
+        for table, columns in flow.used_columns.items()
     )

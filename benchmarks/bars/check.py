@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 import viewkeeper as vk
-from viewkeeper.verify.benchmark_check import differences
-from viewkeeper.verify.reference_model import Model
+from viewkeeper.verify.benchmark_check import find_differences
+from viewkeeper.verify.reference_model import ReferenceModel
 from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
 
 APPROXIMATE = {1: ("avg_qty", "avg_price", "avg_disc"), 8: ("mkt_share",), 14: ("promo_revenue",), 17: ("avg_yearly",)}
@@ -31,7 +31,7 @@ LIMITED = {
 """What queries with a LIMIT order by. Which of the rows that tie at the end DuckDB gives is for it to choose."""
 
 
-def recomputed(db: vk.Database, model: Model, numbers: Iterable[int] = QUERIES) -> dict[str, float]:
+def recomputed(db: vk.Database, model: ReferenceModel, numbers: Iterable[int] = QUERIES) -> dict[str, float]:
     """DuckDB's seconds for each query over its own tables; every view is compared with the answer."""
     times, answers = {}, {}
     for number in numbers:
@@ -49,10 +49,12 @@ def compare(view: str, expected: pa.Table, got: pa.Table, approximate: Sequence[
         expected, got = (_without(rows, last) for rows in (expected, got))
     exact = [c for c in got.column_names if c not in approximate]
     found = (
-        differences(view, 0, expected.select(exact).cast(got.select(exact).schema), got.select(exact)) if exact else []
+        find_differences(view, 0, expected.select(exact).cast(got.select(exact).schema), got.select(exact))
+        if exact
+        else []
     )
     if found:
-        sys.exit(f"{view} differs: expected {found[0].expected}, got {found[0].got}")
+        sys.exit(f"{view} differs: expected {found[0].expected}, got {found[0].actual}")
     for column in approximate:
         order = [(c, "ascending") for c in exact]
         sides = ((t.sort_by(order) if order else t)[column].to_pylist() for t in (expected, got))

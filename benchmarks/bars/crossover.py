@@ -15,8 +15,8 @@ from typing import Any
 import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, opened, settled
-from viewkeeper.verify.benchmark_check import apply, create_views
-from viewkeeper.verify.reference_model import Change, Model
+from viewkeeper.verify.benchmark_check import apply_changes, create_views
+from viewkeeper.verify.reference_model import Change, ReferenceModel
 from viewkeeper.workloads.tpch import QUERIES, views
 
 TABLE = {1: "lineitem", 3: "lineitem", 6: "lineitem", 13: "orders"}
@@ -35,7 +35,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     return {"crossover": found}
 
 
-def crossing(db: vk.Database, model: Model, number: int) -> dict[str, Any]:
+def crossing(db: vk.Database, model: ReferenceModel, number: int) -> dict[str, Any]:
     create_views(db, views([number]))  # once for the planner and the page cache
     db.sql(f"DROP MATERIALIZED VIEW q{number}")
     started = time.perf_counter()
@@ -56,9 +56,9 @@ def crossing(db: vk.Database, model: Model, number: int) -> dict[str, Any]:
     return result
 
 
-def maintained(db: vk.Database, model: Model, number: int, share: float) -> float:
+def maintained(db: vk.Database, model: ReferenceModel, number: int, share: float) -> float:
     changes = [some(model, TABLE[number], share)]
-    apply(db, changes)
+    apply_changes(db, changes)
     model.apply(changes)
     started = time.perf_counter()
     db.refresh("driver")
@@ -68,7 +68,7 @@ def maintained(db: vk.Database, model: Model, number: int, share: float) -> floa
     return seconds
 
 
-def some(model: Model, table: str, share: float) -> Change:
+def some(model: ReferenceModel, table: str, share: float) -> Change:
     """A share of the table's rows, each with another discount or customer."""
     stamp = int(model.random.integers(1 << 30))
     other = {

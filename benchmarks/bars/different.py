@@ -158,10 +158,13 @@ def measure(db: vk.Database, counts: Sequence[int], changes: Iterator[pa.Table],
         )
 
 
-def _batch(db: vk.Database, lines: pa.Table, way: str) -> tuple[float, float, int, int]:
+def _batch(db: vk.Database, lines: pa.Table, mode: str) -> tuple[float, float, int, int]:
     db.put("lineitem", lines)
     settled(db)
-    with _counted() as counts, patch.object(executor, "shared", executor.shared if way == "together" else _apart):
+    with (
+        _counted() as counts,
+        patch.object(executor, "shared", executor.shared_variant if mode == "together" else _apart),
+    ):
         wall, cpu = time.perf_counter(), time.process_time()
         db.refresh("driver")
         return time.perf_counter() - wall, time.process_time() - cpu, counts["statements"], counts["lookups"]

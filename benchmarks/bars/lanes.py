@@ -14,7 +14,7 @@ import viewkeeper as vk
 from bars.check import SparkFiles, compare, recomputed
 from bars.setting import Setting, opened, session, settled
 from bars.views import FULL, viewed
-from viewkeeper.verify.benchmark_check import apply, create_views
+from viewkeeper.verify.benchmark_check import apply_changes, create_views
 from viewkeeper.workloads.tpch import QUERIES, views
 from viewkeeper.workloads.tpch.changes import TpchModel
 
@@ -43,7 +43,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 def timed(db: vk.Database, model: TpchModel, setting: Setting, lane: str) -> float:
     changes = model.orders_batch(setting.orders, setting.orders, setting.orders)
-    apply(db, changes)
+    apply_changes(db, changes)
     model.apply(changes)
     started = time.perf_counter()
     db.refresh(lane)

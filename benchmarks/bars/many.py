@@ -62,10 +62,10 @@ def show(line: Line, first: bool) -> None:
     )
 
 
-def keep(said: str, run: dict[str, Any]) -> None:
+def keep(command_text: str, run: dict[str, Any]) -> None:
     path = RESULTS / "views.json"
     known = json.loads(path.read_text()) if path.exists() else {"benchmark": "views", "runs": {}}
-    known["runs"][said] = run
+    known["runs"][command_text] = run
     path.write_text(json.dumps(known, indent=2) + "\n")
     (RESULTS / "views.md").write_text("\n".join(_told(known["runs"])))
 

@@ -33,10 +33,10 @@ import pyarrow as pa
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
 from viewkeeper_hbase.devserver.server import Server, free_port
-from viewkeeper_hbase.layout.layout import MARKED
+from viewkeeper_hbase.layout.layout import MARK_VALUE
 from viewkeeper_hbase.push import admin, settings
-from viewkeeper_hbase.push.settings import Agreed
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.push.settings import PushAgreement
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.connection import Gateway
 
 TABLE = "CREATE TABLE events (id BIGINT PRIMARY KEY, writer INT, number BIGINT)"
@@ -60,25 +60,25 @@ class Setting:
 
     server: Server
     url: str
-    agreed: Agreed
+    push_settings: PushAgreement
     admin: admin.Admin
     layout: Any
     secret: bytes
 
-    def client(self) -> Client:
-        return Client(Gateway(self.server.host, self.server.port))
+    def client(self) -> HBaseClient:
+        return HBaseClient(Gateway(self.server.host, self.server.port))
 
-    def allow(self) -> None:
-        self.admin.enable(self.agreed, self.secret, None, None, PAUSE)
+    def enable_push(self) -> None:
+        self.admin.enable(self.push_settings, self.secret, None, None, PAUSE)
 
-    def forbid(self) -> None:
+    def disable_push(self) -> None:
         with suppress(StoreError):
-            self.admin.remove(self.agreed.peer)
+            self.admin.remove(self.push_settings.peer)
 
     @contextmanager
-    def maintained(self, way: str) -> Iterator[int]:
+    def run_maintainer(self, capture: str) -> Iterator[int]:
         """`vk run`, until left; it has made its first batches when this is entered. Gives its process."""
-        command = [sys.executable, "-m", "viewkeeper", "run", "--db", f"{self.url}&capture={way}"]
+        command = [sys.executable, "-m", "viewkeeper", "run", "--db", f"{self.url}&capture={capture}"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             time.sleep(8)
             yield process.pid
@@ -89,30 +89,30 @@ class Setting:
 def setting(server: Server, scratch: Path) -> Iterator[Setting]:
     namespace = f"bench_{secrets.token_hex(4)}"
     url = f"hbase://{server.host}:{server.port}/{namespace}?create=true&state={scratch / namespace}"
-    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{free_port()}",), (namespace,))
+    agreed = PushAgreement(f"p{namespace}", (f"127.0.0.1:{free_port()}",), (namespace,))
     with vk.open(url) as db:
         db.sql(TABLE)
         db.put("events", pa.table({"id": range(KEYS), "writer": [0] * KEYS, "number": [0] * KEYS}))
         db.sql(NEWEST)
         layout = db._store._layouts.of(db._store.catalog().table("events"))
-        secret = settings.secret(settings.place(db._store.state_path), make=True)
-        made = Setting(server, url, agreed, admin.Admin(server.data / "conf"), layout, secret)
-        made.allow()
-        db._store.put_note(settings.NOTE, agreed.to_json())
+        secret = settings.read_secret(settings.push_directory(db._store.state_path), create=True)
+        made = Setting(server, url, agreed, admin.PushAdmin(server.data / "conf"), layout, secret)
+        made.enable_push()
+        db._store.put_note(settings.AGREEMENT_NOTE, agreed.to_json())
     try:
         yield made
     finally:
-        made.forbid()
+        made.disable_push()
 
 
-def freshness(made: Setting, way: str, rate: int, seconds: float) -> tuple[float, float]:
+def freshness(push_setting: Setting, capture: str, rate: int, seconds: float) -> tuple[float, float]:
     """p50 and p99, in milliseconds, from a put's acknowledgement until the view shows it."""
     acknowledged: list[tuple[int, float]] = []
     seen: list[tuple[int, float]] = []
     stopped = threading.Event()
 
     def watch() -> None:
-        with vk.open(made.url, "r", cache=0) as db:
+        with vk.open(push_setting.url, "r", cache=0) as db:
             shown = 0
             while not stopped.is_set():
                 time.sleep(0.003)
@@ -125,14 +125,14 @@ def freshness(made: Setting, way: str, rate: int, seconds: float) -> tuple[float
                 if row is not None and (not seen or row["number"] > seen[-1][0]):
                     seen.append((row["number"], now))
 
-    with made.maintained(way), made.client() as client:
+    with push_setting.run_maintainer(capture), push_setting.client() as client:
         watcher = threading.Thread(target=watch)
         watcher.start()
         began, number = time.perf_counter(), time.time_ns()
         at_once = max(1, rate // 100)
         for turn in range(int(rate * seconds / at_once)):
             time.sleep(max(0.0, began + turn * at_once / rate - time.perf_counter()))
-            put(client, made.layout, np.arange(turn * at_once, (turn + 1) * at_once) % KEYS, number + turn)
+            put(client, push_setting.layout, np.arange(turn * at_once, (turn + 1) * at_once) % KEYS, number + turn)
             acknowledged.append((number + turn, time.perf_counter()))
         time.sleep(3)
         stopped.set()
@@ -145,54 +145,54 @@ def freshness(made: Setting, way: str, rate: int, seconds: float) -> tuple[float
     return float(np.percentile(late, 50)), float(np.percentile(late, 99))
 
 
-def put(client: Client, layout: Any, ids: Any, number: int) -> None:
+def put(client: HBaseClient, layout: Any, ids: Any, number: int) -> None:
     """What a plain client does: it knows the layout of the cells, and no more of us."""
     keys = layout.keys.encode(pa.table({"id": pa.array(ids, pa.int64())}))
     same = len(ids)
-    cells = {b"c:": MARKED, b"c:writer": struct.pack(">i", 1), b"c:number": struct.pack(">q", number)}
-    client.put_many(layout.name, keys, {name: pa.array([value] * same, pa.binary()) for name, value in cells.items()})
+    cells = {b"c:": MARK_VALUE, b"c:writer": struct.pack(">i", 1), b"c:number": struct.pack(">q", number)}
+    client.put_rows(layout.name, keys, {name: pa.array([value] * same, pa.binary()) for name, value in cells.items()})
 
 
-def idle(made: Setting, way: str, seconds: float) -> tuple[float, float]:
+def idle(push_setting: Setting, capture: str, seconds: float) -> tuple[float, float]:
     """CPU seconds a second of HBase and of its gateway while nothing is written.
 
     Polling is what a database without a push does: no peer is there either.
     """
-    if way == "push":
-        made.allow()
+    if capture == "push":
+        push_setting.enable_push()
     else:
-        made.forbid()
-    with made.maintained(way):
+        push_setting.disable_push()
+    with push_setting.run_maintainer(capture):
         time.sleep(seconds)  # what begins with it, and what Java compiles of that
-        return rest(made.server, seconds)
+        return rest(push_setting.server, seconds)
 
 
-def written(made: Setting, seconds: float) -> float:
+def written(push_setting: Setting, seconds: float) -> float:
     """Rows a second of one plain client that puts 500 at a time."""
-    with made.client() as client:
+    with push_setting.client() as client:
         done, began, number = 0, time.perf_counter(), time.time_ns()
         while time.perf_counter() - began < seconds:
-            put(client, made.layout, np.arange(done, done + 500) % KEYS, number)
+            put(client, push_setting.layout, np.arange(done, done + 500) % KEYS, number)
             done += 500
         return done / (time.perf_counter() - began)
 
 
-def writers(made: Setting, seconds: float, turns: int) -> Results:
+def writers(push_setting: Setting, seconds: float, turns: int) -> Results:
     """Both ways by turns, each with a maintainer of its own; a first turn of each is for Java's compiler."""
     found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
     order = [("push", "poll"), ("poll", "push")]  # so that a server that grows warm favours neither
     for turn in range(turns + 1):
         for way in order[turn % 2]:
             if way == "push":
-                made.allow()
+                push_setting.enable_push()
             else:
-                made.forbid()
-            with made.maintained(way) as maintainer:
-                status = made.server.status()
+                push_setting.disable_push()
+            with push_setting.run_maintainer(way) as maintainer:
+                status = push_setting.server.status()
                 asked = [p for p in (status.hbase_pid, status.gateway_pid, maintainer, os.getpid()) if p]
-                written(made, seconds / 5)  # until batches are as they will be
+                written(push_setting, seconds / 5)  # until batches are as they will be
                 before = [_cpu(process) for process in asked]
-                rate = written(made, seconds)
+                rate = written(push_setting, seconds)
                 spent = [_cpu(process) - then for process, then in zip(asked, before, strict=True)]
             if turn:
                 found[way].append([rate, *(1e6 * each / (rate * seconds) for each in spent)])
@@ -224,21 +224,21 @@ def measure(
     return results
 
 
-def resting(made: Setting, counts: Sequence[int], seconds: float) -> Results:
+def resting(push_setting: Setting, counts: Sequence[int], seconds: float) -> Results:
     """What idle tables cost, and what HBase takes by itself: with no peer, and nobody who maintains."""
     results: Results = {}
     for count in counts:
-        with vk.open(made.url) as db:
+        with vk.open(push_setting.url) as db:
             for n in range(len(db._store.catalog().tables), count):
                 db.sql(f"CREATE TABLE idle{n} (id BIGINT PRIMARY KEY, v STRING)")
         time.sleep(5 + count / 10)  # what making them left to do
-        polled, pushed = (idle(made, way, seconds if count == counts[-1] else seconds / 4) for way in WAYS)
+        polled, pushed = (idle(push_setting, way, seconds if count == counts[-1] else seconds / 4) for way in WAYS)
         results[f"idle@{count}"] = (sum(pushed), sum(polled), "CPU seconds a second of HBase and gateway, idle tables")
     for which, name in enumerate(("hbase", "gateway")):
         results[name] = (pushed[which], polled[which], f"of these with {counts[-1]} tables, the {name}'s")
-    made.forbid()
+    push_setting.disable_push()
     time.sleep(seconds)
-    alone = sum(rest(made.server, seconds))
+    alone = sum(rest(push_setting.server, seconds))
     results["alone"] = (alone, alone, "the same with no peer and while nobody maintains: HBase's own, both columns")
     results["beyond"] = (sum(pushed) - alone, sum(polled) - alone, f"what {counts[-1]} idle tables cost beyond that")
     return results

@@ -22,7 +22,7 @@ import psutil
 import pyarrow.parquet as pq
 
 import viewkeeper as vk
-from viewkeeper.verify.benchmark_check import load
+from viewkeeper.verify.benchmark_check import load_tables
 from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
 from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
@@ -68,7 +68,7 @@ def opened(
         model = TpchModel(files, seed)
         try:
             if is_new:
-                load(db, model, tables)
+                load_tables(db, model, tables)
             yield db, model
         finally:
             model.close()
@@ -93,7 +93,7 @@ def _as_files(db: vk.Database, setting: Setting, place: Path, scale: float | Non
     return files
 
 
-def session(cores: int = 2, **more: str) -> Any:
+def session(cores: int = 2, **extra_settings: str) -> Any:
     """A Spark with the memory that recomputing TPC-H at scale 1 needs, for its lane and to compare with. `more`
     settings have _ for a dot."""
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ def session(cores: int = 2, **more: str) -> Any:
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        **{name.replace("_", "."): value for name, value in more.items()},
+        **{name.replace("_", "."): value for name, value in extra_settings.items()},
     }
     return SparkSession.builder.master(f"local[{cores}]").config(map=settings).getOrCreate()
 
@@ -126,10 +126,10 @@ def machine() -> dict[str, str]:
 def settled(db: vk.Database) -> float:
     """Wait until no merge runs and no file is removed beside what is measured next; the seconds that took."""
     started = time.perf_counter()
-    publisher = db._maintain().publisher
-    while publisher.merger._work is not None and not publisher.merger._work.done():
+    publisher = db._acquire_maintainer().publisher
+    while publisher.compactor._future is not None and not publisher.compactor._future.done():
         time.sleep(0.005)
-    if (failed := publisher.state.collected()) is not None:
+    if (failed := publisher.state.wait_for_collection()) is not None:
         raise failed
     return time.perf_counter() - started
 
@@ -138,19 +138,19 @@ class Peak:
     """The most anonymous memory of this process within the block, above what it had before."""
 
     def __enter__(self) -> Peak:
-        self.bytes, self._before, self._over = 0, _anonymous(os.getpid()), threading.Event()
+        self.bytes, self._before, self._stopped = 0, _anonymous(os.getpid()), threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._stopped.set()
         self._watcher.join()
 
     def _watch(self) -> None:
         while True:
             self.bytes = max(self.bytes, _anonymous(os.getpid()) - self._before)
-            if self._over.wait(0.01):
+            if self._stopped.wait(0.01):
                 return
 
 

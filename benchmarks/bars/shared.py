@@ -24,12 +24,12 @@ import viewkeeper as vk
 from bars.check import recomputed
 from bars.setting import Setting, settled
 from bars.views import FULL, viewed
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.runtime import executor
-from viewkeeper.runtime.processes.scheduler import Company
-from viewkeeper.state.cursor import Lying
+from viewkeeper.runtime.processes.scheduler import ProcessScheduler
+from viewkeeper.state.cursor import LookupCursor
 from viewkeeper.state.run import Arrangement
-from viewkeeper.verify.benchmark_check import apply
+from viewkeeper.verify.benchmark_check import apply_changes
 from viewkeeper.verify.reference_model import Change
 from viewkeeper.workloads.tpch.changes import TpchModel
 
@@ -67,10 +67,10 @@ def _by_turns(db: vk.Database, model: TpchModel, kind: str, make: Callable[[], l
     return {**found, **beside, "changes": int(found["together"]["changes"])}
 
 
-def _one(db: vk.Database, model: TpchModel, changes: Sequence[Change], way: str) -> dict[str, Any]:
-    apply(db, changes)
+def _one(db: vk.Database, model: TpchModel, changes: Sequence[Change], mode: str) -> dict[str, Any]:
+    apply_changes(db, changes)
     model.apply(list(changes))
-    with _counted() as counts, nullcontext() if way == "together" else _apart():
+    with _counted() as counts, nullcontext() if mode == "together" else _apart():
         started = time.perf_counter()
         report = db.refresh("driver")
         seconds = time.perf_counter() - started
@@ -82,8 +82,8 @@ def _apart() -> Iterator[None]:
     """Lookups of views by themselves, and all of them here."""
     with (
         patch.object(executor, "shared", lambda flow, *_: flow),
-        patch.object(Company, "shares", lambda *_: ()),
-        patch.object(Company, "note", lambda *_: None),
+        patch.object(ProcessScheduler, "shares", lambda *_: ()),
+        patch.object(ProcessScheduler, "note", lambda *_: None),
     ):
         yield
 
@@ -107,9 +107,9 @@ def _counted() -> Iterator[Counter[str]]:
         return counted
 
     with (
-        patch.object(Duck, "run", counting("statements", Duck.run)),
-        patch.object(Arrangement, "probed", counting("lookups", Arrangement.probed)),
-        patch.object(Lying, "find", counting("lookups", Lying.find)),
-        patch.object(Lying, "matched", counting("lookups", Lying.matched)),
+        patch.object(PreparedStatements, "run", counting("statements", PreparedStatements.run)),
+        patch.object(Arrangement, "probed", counting("lookups", Arrangement.probe_pieces)),
+        patch.object(LookupCursor, "find", counting("lookups", LookupCursor.unique)),
+        patch.object(LookupCursor, "matched", counting("lookups", LookupCursor.iter_matches)),
     ):
         yield counts

@@ -25,9 +25,9 @@ def scales(setting: Setting) -> dict[str, float]:
 
 
 @contextmanager
-def viewed(setting: Setting, name: str, **how: Any) -> Iterator[tuple[vk.Database, TpchModel]]:
+def viewed(setting: Setting, name: str, **options: Any) -> Iterator[tuple[vk.Database, TpchModel]]:
     """A database with the 22 views, and its model; what is not there is made first. `how`: as `opened` takes it."""
-    with opened(setting, name, **how) as (db, model):
+    with opened(setting, name, **options) as (db, model):
         create_views(db, missing(db), lambda said: print(said, flush=True))
         yield db, model
 

@@ -14,26 +14,26 @@ import pyarrow as pa
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.errors import BadValue
 from viewkeeper.maintain.continuous import Maintenance, Pace
-from viewkeeper.maintain.registry import Closed, Holding
+from viewkeeper.maintain.registry import ClosedStore, MaintainerReference
 from viewkeeper.maintain.writes import Writes
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.intake import arguments
 from viewkeeper.model.token import Token
 from viewkeeper.read import freshness
-from viewkeeper.read.freshness import ANY, After, Level
+from viewkeeper.read.freshness import ANY, AfterTokens, Level
 from viewkeeper.read.handle import Handle
 from viewkeeper.read.reads import Reads
 from viewkeeper.read.snapshot import MAX_AGE, Snapshot
 from viewkeeper.read.subscribe import Delta, subscribe
-from viewkeeper.resources.process_budget import give, take_back
-from viewkeeper.runtime.spark.sessions import Sessions
+from viewkeeper.resources.process_budget import register, unregister
+from viewkeeper.runtime.spark.sessions import SparkSessions
 from viewkeeper.store.contract.store import Store
 
 if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
     from viewkeeper.commit.batch_history import BatchReport
     from viewkeeper.explain.result import Plan
     from viewkeeper.maintain.maintainer import Maintainer
-    from viewkeeper.read.access.path import Wanted
+    from viewkeeper.read.access.path import RowRequest
     from viewkeeper.read.audit.doctor import Examination
     from viewkeeper.read.audit.report import Audit
     from viewkeeper.read.status import Status
@@ -64,13 +64,13 @@ class Database:
         threads: int | None = None,
     ) -> None:
         self._store = store
-        give(self, memory)
-        self._sessions = Sessions(store, spark)
+        register(self, memory)
+        self._sessions = SparkSessions(store, spark)
         self._progress = progress
         how = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
-        self._holding = Holding(self, store, self._sessions, _define, **how)
+        self._maintainer_ref = MaintainerReference(self, store, self._sessions, _run_received_call, **how)
         self._writes = Writes(store, mode)
-        self._reads = Reads(store, self._holding, _asked)
+        self._reads = Reads(store, self._maintainer_ref, _build_request)
         self._closed = False
 
     def __enter__(self) -> Database:
@@ -86,16 +86,16 @@ class Database:
         if self._closed:
             return
         self._closed = True
-        take_back(self)
-        self._holding.unless_lost.detach()
+        unregister(self)
+        self._maintainer_ref.finalizer.detach()
         try:
             if self._writes.maintenance is not None:
                 self._writes.maintenance.stop()
         finally:
-            if self._holding.leave():
+            if self._maintainer_ref.release():
                 self._store.close()
             else:
-                self._store = Closed(self._store.url)  # type: ignore[assignment]
+                self._store = ClosedStore(self._store.url)  # type: ignore[assignment]
             self._reads.close(self._store)
             self._writes.close(self._store)
 
@@ -122,7 +122,7 @@ class Database:
         from viewkeeper.sql.run_ddl import create_views
         from viewkeeper.syntax.statements import create_view_text
 
-        wanted = arguments.texts(views, "Views", 'Give names and queries: {"cheap": "SELECT …"}.')
+        wanted = arguments.check_texts(views, "Views", 'Give names and queries: {"cheap": "SELECT …"}.')
         create_views(self, [create_view_text(name, query) for name, query in wanted.items()])
 
     def drop_views(self, names: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ class Database:
         """
         from viewkeeper.sql.run_ddl import drop_views
 
-        drop_views(self, arguments.listed(names, "Views", 'Give their names: ["cheap", "dear"].'))
+        drop_views(self, arguments.check_names(names, "Views", 'Give their names: ["cheap", "dear"].'))
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Database:
         If a row breaks a view, that view alone is suspended, the others go on, and the report names both (`suspended`:
         the view, and why). With `suspend=False` the error is raised instead (VK401), and nothing is published.
         """
-        return self._maintain().refresh_all(lane, suspend=suspend)
+        return self._acquire_maintainer().refresh_all(lane, suspend=suspend)
 
     def maintain(
         self,
@@ -190,12 +190,14 @@ class Database:
         if self._writes.maintenance is not None and self._writes.maintenance.running:
             raise BadValue("This database is maintained in the background already.", hint="Stop that one first.")
         pace = Pace(max_delay, max_changes, priority, max_lag, retries)
-        maintenance = Maintenance(self._store, pace, self._holding, lane=lane, standby=standby, on_batch=on_batch)
+        maintenance = Maintenance(
+            self._store, pace, self._maintainer_ref, lane=lane, standby=standby, on_batch=on_batch
+        )
         self._writes.maintenance = maintenance
         if audit_every is not None:
-            from viewkeeper.read.audit.background import audit_beside
+            from viewkeeper.read.audit.background import audit_in_background
 
-            audited = partial(audit_beside, self._store, weakref.WeakMethod(self.audit), on_audit)
+            audited = partial(audit_in_background, self._store, weakref.WeakMethod(self.audit), on_audit)
             maintenance.beside(audit_every, audited)
         return maintenance.start()
 
@@ -213,7 +215,7 @@ class Database:
         return audit_database(
             self._store,
             lambda: front_session(self._spark()),
-            self._maintain,
+            self._acquire_maintainer,
             views,
             sample=sample,
             repair=repair,
@@ -223,7 +225,7 @@ class Database:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def get(
-        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = freshness.TIMEOUT
+        self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, Any] | None:
         """The row of a table or view with this key, None if there is none.
 
@@ -244,7 +246,7 @@ class Database:
         where: str | Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         order_by: Sequence[str] | str | None = None,
-        after: After = None,
+        after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
         """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
@@ -265,7 +267,7 @@ class Database:
         columns: Sequence[str] | None = None,
         order_by: Sequence[str] | str | None = None,
         limit: int | None = None,
-        after: After = None,
+        after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
@@ -273,7 +275,7 @@ class Database:
         return self._reads.read(name, where, columns, order_by, limit, level, after, timeout)
 
     def cluster(
-        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = freshness.TIMEOUT
+        self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, list[dict[str, Any]]]:
         """The rows of one key of a clustered view, by table: one range is read."""
         return self._reads.cluster(name, key, level, after, timeout)
@@ -285,7 +287,7 @@ class Database:
         how: str | Mapping[str, str] = "inner",
         level: Level = ANY,
         *,
-        after: After = None,
+        after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> list[dict[str, Any]]:
         """The rows of one key of a clustered view, joined: one range is read. No row if the key is NULL.
@@ -308,7 +310,7 @@ class Database:
 
         It ends by itself after `max_age` seconds. `mixed`: also views at another batch, and old rows of suspended ones.
         """
-        return Snapshot(self._store, _asked, max_age=max_age, mixed=mixed)
+        return Snapshot(self._store, _build_request, max_age=max_age, mixed=mixed)
 
     def subscribe(
         self,
@@ -336,15 +338,17 @@ class Database:
 
     def tables(self) -> list[Handle]:
         """All base tables, by name."""
-        return [Handle(self, t.name) for t in sorted(self._catalog().named_tables, key=lambda t: t.name.lower())]
+        return [Handle(self, t.name) for t in sorted(self._catalog().user_tables, key=lambda t: t.name.lower())]
 
     def views(self) -> list[Handle]:
         """All materialized views, by name."""
-        return [Handle(self, v.table.name) for v in _by_name(self._catalog().named_views)]
+        return [Handle(self, v.table.name) for v in _sort_by_name(self._catalog().user_views)]
 
     def indexes(self) -> list[Handle]:
         """All indexes, by name."""
-        return [Handle(self, v.table.name) for v in _by_name(v for v in self._catalog().views if v.index is not None)]
+        return [
+            Handle(self, v.table.name) for v in _sort_by_name(v for v in self._catalog().views if v.index is not None)
+        ]
 
     def explain(self, view: str) -> Plan:
         """The maintenance plan of a view as text: operators, rounds, keys, state. A notebook shows a picture."""
@@ -378,31 +382,31 @@ class Database:
     def _catalog(self) -> Catalog:
         return self._store.catalog()
 
-    def _maintain(self) -> Maintainer:
+    def _acquire_maintainer(self) -> Maintainer:
         self._writes.check_mode("maintain views")
-        return self._holding.get()
+        return self._maintainer_ref.acquire()
 
     @property
     def _maintainer(self) -> Maintainer | None:
-        return self._holding.current
+        return self._maintainer_ref.current_maintainer
 
     def _spark(self) -> Any:
         return self._sessions()
 
 
-def _define(db: Database, call: str, arguments: Sequence[Any], progress: Progress) -> Any:
+def _run_received_call(db: Database, call: str, arguments: Sequence[Any], progress: Progress) -> Any:
     """Run on a handle of this process what another process has sent."""
     from viewkeeper.sql.run_ddl import run_call
 
     return run_call(db, call, arguments, progress)
 
 
-def _asked(*given: Any) -> Wanted:
+def _build_request(*request_arguments: Any) -> RowRequest:
     """What `scan` and `read` are asked for; who only gets rows does not load what reads a condition."""
-    from viewkeeper.sql.condition import asked_of
+    from viewkeeper.sql.condition import row_request_of
 
-    return asked_of(*given)
+    return row_request_of(*request_arguments)
 
 
-def _by_name(views: Iterable[View]) -> list[View]:
+def _sort_by_name(views: Iterable[View]) -> list[View]:
     return sorted(views, key=lambda v: v.table.name.lower())

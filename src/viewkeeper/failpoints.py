@@ -71,66 +71,66 @@ POINTS: Mapping[str, str] = {
 
 
 @dataclass
-class _Armed:
+class _ArmedPoint:
     name: str
-    at: int
+    on_pass: int
     error: int | None = None
     signal: int = signal.SIGKILL
-    passed: int = 0
+    passes: int = 0
 
 
-def _parse(variable: str, signal_: int | None) -> list[_Armed]:
+def _parse_variable(variable: str, signal_number: int | None) -> list[_ArmedPoint]:
     text = os.environ.get(variable)
     if not text:
         return []
     place, _, code = text.partition("=")
     name, _, at = place.partition("@")
-    if signal_ is None:
-        return [_Armed(name, int(at or 1), error=getattr(errno, code or "EIO"))]
-    return [_Armed(name, int(at or 1), signal=signal_)]
+    if signal_number is None:
+        return [_ArmedPoint(name, int(at or 1), error=getattr(errno, code or "EIO"))]
+    return [_ArmedPoint(name, int(at or 1), signal=signal_number)]
 
 
-_once = os.environ.get("VK_CRASH_ONCE")
-_armed: list[_Armed] | None = [
-    *_parse("VK_CRASH_AT", signal.SIGKILL),
-    *_parse("VK_STOP_AT", signal.SIGSTOP),
-    *_parse("VK_FAIL_AT", None),
+_once_file = os.environ.get("VK_CRASH_ONCE")
+_armed_points: list[_ArmedPoint] | None = [
+    *_parse_variable("VK_CRASH_AT", signal.SIGKILL),
+    *_parse_variable("VK_STOP_AT", signal.SIGSTOP),
+    *_parse_variable("VK_FAIL_AT", None),
 ] or None
 
 
-def point(name: str) -> None:
+def hit(name: str) -> None:
     """Die or fail here if this point is armed."""
-    if _armed is not None:
-        for armed in _armed:
+    if _armed_points is not None:
+        for armed in _armed_points:
             if armed.name == name:
-                _strike(armed)
+                _trigger(armed)
 
 
-def _strike(armed: _Armed) -> None:
-    armed.passed += 1
-    if armed.passed < armed.at or (armed.signal == signal.SIGSTOP and armed.passed > armed.at):
+def _trigger(armed: _ArmedPoint) -> None:
+    armed.passes += 1
+    if armed.passes < armed.on_pass or (armed.signal == signal.SIGSTOP and armed.passes > armed.on_pass):
         return
     if armed.error is not None:
         raise OSError(armed.error, os.strerror(armed.error))
-    if _once is not None:
+    if _once_file is not None:
         try:
-            os.close(os.open(_once, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.close(os.open(_once_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return
     os.kill(os.getpid(), armed.signal)
-    while _once is not None and Path(_once).stat().st_size == 0:
+    while _once_file is not None and Path(_once_file).stat().st_size == 0:
         os.kill(os.getpid(), armed.signal)
 
 
 @contextmanager
-def failing(name: str, error: int, at: int = 1) -> Iterator[None]:
+def fail_at(name: str, error: int, from_pass: int = 1) -> Iterator[None]:
     """Inside the block the point raises this OSError, from its `at`-th passing on."""
-    global _armed
+    global _armed_points
     if name not in POINTS:
         raise Defect(f"There is no point {name}.")
-    before = _armed
-    _armed = [*(before or ()), _Armed(name, at, error)]
+    before = _armed_points
+    _armed_points = [*(before or ()), _ArmedPoint(name, from_pass, error)]
     try:
         yield
     finally:
-        _armed = before
+        _armed_points = before

@@ -10,7 +10,7 @@ from viewkeeper.capture.snapshot import Progress
 from viewkeeper.database import RETENTION, Database
 from viewkeeper.errors import BadValue
 from viewkeeper.model.intake import arguments
-from viewkeeper.resources.process_budget import LEAST, budget, parse_size
+from viewkeeper.resources.process_budget import MIN_BUDGET, parse_size, process_budget
 from viewkeeper.runtime.spark.sessions import refuse_inherited
 from viewkeeper.store.registry import open_store
 
@@ -41,22 +41,22 @@ def open_database(
     """
     if mode not in ("w", "r"):
         raise BadValue(f"There is no mode {mode!r}.", hint="Modes: 'w' reads and writes, 'r' only reads.")
-    arguments.seconds(retention, "retention")
+    arguments.check_seconds(retention, "retention")
     if threads is not None:
-        arguments.whole(threads, "threads", 1)
+        arguments.check_whole_number(threads, "threads", 1)
     if spark is not None and not hasattr(spark, "newSession"):
-        raise BadValue(f"spark is {arguments.short(spark)}.", hint="Give a SparkSession, or none: one is started.")
+        raise BadValue(f"spark is {arguments.shorten(spark)}.", hint="Give a SparkSession, or none: one is started.")
     if spark is not None:
         refuse_inherited()
     if progress is not None and not callable(progress):
-        raise BadValue(f"progress is {arguments.short(progress)}.", hint="Give a function.")
+        raise BadValue(f"progress is {arguments.shorten(progress)}.", hint="Give a function.")
     if batch_memory is not None:
         warnings.warn("batch_memory is called memory now, and bounds loads too.", DeprecationWarning, stacklevel=2)
-        memory = max(batch_memory, LEAST) if memory is None else memory
-    budget(memory)  # a wrong one is refused before anything is opened
+        memory = max(batch_memory, MIN_BUDGET) if memory is None else memory
+    process_budget(memory)  # a wrong one is refused before anything is opened
     remembered = None if lazy_cache_bytes is None else parse_size(lazy_cache_bytes, "lazy_cache_bytes", 0)
     store = open_store(url, mode, **options)
-    store.lazy_cache = store.lazy_cache if remembered is None else remembered
+    store.lazy_cache_bytes = store.lazy_cache_bytes if remembered is None else remembered
     durable = options.get("durability") != "none"
     return Database(
         store,

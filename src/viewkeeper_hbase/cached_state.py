@@ -13,114 +13,114 @@ import time
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper_hbase.layout.layout import VIEW_VERSIONS
-from viewkeeper_hbase.metadata import MetaTable, Published, State
+from viewkeeper_hbase.metadata import DatabaseState, MetaTable, PublishedBatch
 
-CACHE = 0.05
+MAX_AGE = 0.05
 """Seconds."""
 
-_SURE = 0.5
+_SAFE_READ_TIME = 0.5
 """Seconds in which no maintainer publishes as many batches as views keep: one takes several calls."""
 
 
-class Known:
+class StateCache:
     """Used from several threads."""
 
-    def __init__(self, records: MetaTable, state: State, cache: float) -> None:
-        self._records, self._cache = records, cache
+    def __init__(self, meta_table: MetaTable, state: DatabaseState, max_age: float) -> None:
+        self._meta_table, self._max_age = meta_table, max_age
         self._lock = threading.Lock()
-        self._state, self._at = state, time.monotonic()
+        self._state, self._read_at = state, time.monotonic()
         self._catalog = Catalog()
-        self._published: Published | None = None
+        self._published: PublishedBatch | None = None
 
-    def state(self, *, now: bool = False) -> State:
+    def state(self, *, refresh: bool = False) -> DatabaseState:
         """The state, at most as old as the cache allows; `now`: as it is."""
-        if now or time.monotonic() - self._at > self._cache:
-            self.learn(None)
+        if refresh or time.monotonic() - self._read_at > self._max_age:
+            self.update(None)
         return self._state
 
-    def learn(self, state: State | None) -> None:
+    def update(self, state: DatabaseState | None) -> None:
         """Note a state that was just read or written; None asks for it."""
         asked = time.monotonic()
-        found = state or self._records.state()
+        found = state or self._meta_table.read_state()
         with self._lock:
             # Answers may overtake one another: what is known never goes back.
             if found.published >= self._state.published and found.catalog >= self._state.catalog:
-                self._state, self._at = found, asked
+                self._state, self._read_at = found, asked
 
     def expire(self) -> None:
         """What is known is out of date: whoever needs it next asks."""
         with self._lock:
-            self._at = float("-inf")
+            self._read_at = float("-inf")
 
     @property
-    def defined(self) -> Catalog:
+    def cached_catalog(self) -> Catalog:
         """The catalog as it was when last asked for."""
         return self._catalog
 
     @property
     def is_fresh(self) -> bool:
         """Whether the state was just read, or left so by a batch of this process."""
-        return time.monotonic() - self._at < CACHE
+        return time.monotonic() - self._read_at < MAX_AGE
 
-    def catalog(self, *, now: bool = False) -> Catalog:
-        if self.state(now=now).catalog != self._catalog.version:
-            found = self._records.catalog(self._catalog)
+    def catalog(self, *, refresh: bool = False) -> Catalog:
+        if self.state(refresh=refresh).catalog != self._catalog.version:
+            found = self._meta_table.read_catalog(self._catalog)
             with self._lock:
                 if found.version > self._catalog.version:
                     self._catalog = found
         return self._catalog
 
-    def published(self, *, now: bool = True) -> Published | None:
+    def published_batch(self, *, refresh: bool = True) -> PublishedBatch | None:
         """The published batch as it is now; else, at most as old as the cache allows."""
-        number = self.state(now=now).published
+        number = self.state(refresh=refresh).published
         if number and (self._published is None or self._published.batch.number < number):
-            found = self._records.published()
+            found = self._meta_table.read_published_batch()
             if found is not None:
                 with self._lock:
                     self._published = found
         return self._published
 
     @property
-    def last(self) -> Published | None:
+    def cached_batch(self) -> PublishedBatch | None:
         """The published batch as it was when last asked for, or published here."""
         return self._published
 
-    def before(self, number: int) -> Published | None:
+    def batch_before(self, number: int) -> PublishedBatch | None:
         """The batch that the one of this number follows, asked for only if it is not known."""
-        published = self.last
+        published = self.cached_batch
         if published is not None and published.batch.number == number - 1:
             return published
-        return self.published()
+        return self.published_batch()
 
-    def adopt(self, published: Published) -> None:
+    def set_published(self, published: PublishedBatch) -> None:
         """Note a batch that this process has just published."""
         with self._lock:
             if self._published is None or self._published.batch.number < published.batch.number:
                 self._published = published
 
-    def shown(self, number: int | None = None) -> Shown:
+    def readable_batch(self, number: int | None = None) -> ReadableBatch:
         """The batch at which views are read: the published one, or one that was published when last asked."""
         published = self.state().published
-        return Shown(self, published if number is None else number, self._at)
+        return ReadableBatch(self, published if number is None else number, self._read_at)
 
 
-class Shown:
+class ReadableBatch:
     """A batch that is being read."""
 
-    def __init__(self, known: Known, number: int, asked: float) -> None:
-        self._known, self.number, self._asked = known, number, asked
+    def __init__(self, state_cache: StateCache, number: int, checked_at: float) -> None:
+        self._state_cache, self.number, self._checked_at = state_cache, number, checked_at
 
     @property
-    def span(self) -> tuple[int, int]:
+    def time_range(self) -> tuple[int, int]:
         """The times of the cells that the batch can see."""
         return (0, self.number + 1)
 
-    def check(self) -> None:
+    def check_readable(self) -> None:
         """Raise SnapshotGone if what was just read may have lost versions. Call it after reading."""
-        if time.monotonic() - self._asked < _SURE:
+        if time.monotonic() - self._checked_at < _SAFE_READ_TIME:
             return
         asked = time.monotonic()
-        published = self._known.state(now=True).published
+        published = self._state_cache.state(refresh=True).published
         # The next batch may be half written: its versions count.
         if published + 1 - self.number >= VIEW_VERSIONS:
             raise SnapshotGone(
@@ -128,4 +128,4 @@ class Shown:
                 " while it was read.",
                 hint="Read again, or read less at once.",
             )
-        self._asked = asked
+        self._checked_at = asked

@@ -10,69 +10,69 @@ from typing import Any
 
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog.catalog import Catalog
-from viewkeeper.store.contract.tables import Records
-from viewkeeper_hbase.handle import Opened
-from viewkeeper_hbase.metadata import FORMAT, Cells, State, catalog_cells
+from viewkeeper.store.contract.tables import CatalogStore
+from viewkeeper_hbase.handle import HBaseHandle
+from viewkeeper_hbase.metadata import FORMAT, CellChanges, DatabaseState, encode_catalog_changes
 
-_DEFINING = 10.0
+_PUBLICATION_TIMEOUT = 10.0
 """Seconds that a change of the catalog waits for a batch that changes it too."""
 
 
-class HBaseRecords(Records):
+class HBaseCatalogStore(CatalogStore):
     """The catalog and the notes."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened, self._known, self._layouts = opened, opened.known, opened.layouts
+    def __init__(self, handle: HBaseHandle) -> None:
+        self._handle, self._state_cache, self._layouts = handle, handle.state_cache, handle.layouts
 
     def catalog(self) -> Catalog:
-        self._opened.live()
-        return self._known.catalog()
+        self._handle.require_open()
+        return self._state_cache.catalog()
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
-        self._opened.writable()
-        records = self._opened.records
-        until = time.monotonic() + _DEFINING
+        self._handle.require_writable()
+        records = self._handle.meta_table
+        until = time.monotonic() + _PUBLICATION_TIMEOUT
         made: list[Catalog] = []
         said: list[str] = []
 
-        def moved(state: State) -> tuple[State, Cells] | None:
+        def moved(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
             made.clear()
             said.clear()
-            before = self._known.catalog() if state.catalog else Catalog()
-            _, changed, written = records.change(before, change)
+            before = self._state_cache.catalog() if state.catalog else Catalog()
+            _, changed, written = records.plan_catalog_change(before, change)
             if written is None:
                 made.append(changed)
                 return None
             for table in filter(None, map(changed.tables_by_id.get, written.definitions)):
-                said.extend(self._layouts.check(table))
-            if state.claim is not None and state.claim.defines:
+                said.extend(self._layouts.check_new_table(table))
+            if state.claim is not None and state.claim.changes_catalog:
                 return None
             made.append(changed)
-            return replace(state, catalog=changed.version, format=FORMAT), catalog_cells(written)
+            return replace(state, catalog=changed.version, format=FORMAT), encode_catalog_changes(written)
 
-        before = {t.id for t in self._known.catalog(now=True).tables}
+        before = {t.id for t in self._state_cache.catalog(refresh=True).tables}
         while True:
-            state = records.move(moved)
-            self._known.learn(state)
+            state = records.change_state(moved)
+            self._state_cache.update(state)
             if made:
                 break
             if time.monotonic() > until:
                 raise MaintainerBusy(
-                    f"A view of {self._opened.namespace} is being published by {state.claim and state.claim.owner}.",
+                    f"A view of {self._handle.namespace} is being published by {state.claim and state.claim.owner}.",
                     hint="Try again when it is done.",
                 )
             time.sleep(0.05)
         for table in (t for t in made[0].tables if t.id not in before):
-            self._layouts.ensure(self._layouts.of(table))
+            self._layouts.ensure_table(self._layouts.layout_of(table))
         for warning in said:
             warnings.warn(warning, stacklevel=3)
-        return self._known.catalog(now=True)
+        return self._state_cache.catalog(refresh=True)
 
     def note(self, name: str) -> Mapping[str, Any] | None:
-        self._opened.live()
-        found: Mapping[str, Any] | None = self._opened.records.note(name)
+        self._handle.require_open()
+        found: Mapping[str, Any] | None = self._handle.meta_table.read_note(name)
         return found
 
     def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
-        self._opened.writable()
-        self._opened.records.put_note(name, note)
+        self._handle.require_writable()
+        self._handle.meta_table.put_note(name, note)

@@ -14,7 +14,7 @@ from viewkeeper_hbase import push_cli
 
 app = typer.Typer(
     help="A real HBase on this machine, for tests and trials.",
-    epilog=help_format.as_example("Example: vk hbase start"),
+    epilog=help_format.format_example("Example: vk hbase start"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -22,7 +22,7 @@ app = typer.Typer(
 Data = Annotated[
     Path, typer.Option("--data", envvar="VIEWKEEPER_HBASE_DATA", metavar="DIR", help="Its data, logs and settings.")
 ]
-_DATA = Path(".viewkeeper-hbase")
+_DATA_DIRECTORY = Path(".viewkeeper-hbase")
 
 
 def scratch_url(scratch: str) -> str:
@@ -30,32 +30,32 @@ def scratch_url(scratch: str) -> str:
     from viewkeeper.errors import StoreError
     from viewkeeper_hbase.devserver.server import Server
 
-    status = Server(os.environ.get("VIEWKEEPER_HBASE_DATA") or _DATA).status()
+    status = Server(os.environ.get("VIEWKEEPER_HBASE_DATA") or _DATA_DIRECTORY).status()
     if not status.answers:
         raise StoreError("No HBase answers on this machine.", hint="Run: vk hbase start.")
     return f"hbase://{status.host}:{status.port}/verify_{secrets.token_hex(4)}?create=true&state={scratch}/state"
 
 
 def start(
-    data: Data = _DATA,
+    data: Data = _DATA_DIRECTORY,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait until it answers.")] = 180,
 ) -> None:
     """Start HBase and its Thrift2 gateway; the first time, fetch them with Maven (110 MB).
 
     Example: vk hbase start --data ./hbase
     """
-    from viewkeeper_hbase.devserver.processes import HBASE
+    from viewkeeper_hbase.devserver.processes import HBASE_PROGRAM
     from viewkeeper_hbase.devserver.server import Server
 
-    if not (HBASE.home / "lib").is_dir():
-        typer.echo(f"Fetching HBase {HBASE.version} into {HBASE.home} ...", err=True)
-        HBASE.lib()
+    if not (HBASE_PROGRAM.home / "lib").is_dir():
+        typer.echo(f"Fetching HBase {HBASE_PROGRAM.version} into {HBASE_PROGRAM.home} ...", err=True)
+        HBASE_PROGRAM.fetch_jars()
     status = Server(data).start(timeout=timeout)
     typer.echo(f"HBase runs at {status.url}")
     typer.echo(f"stop it: vk hbase stop --data {data}")
 
 
-def stop(data: Data = _DATA) -> None:
+def stop(data: Data = _DATA_DIRECTORY) -> None:
     """Stop the HBase of this data directory, and no other. Its data stays.
 
     Example: vk hbase stop --data ./hbase
@@ -65,7 +65,7 @@ def stop(data: Data = _DATA) -> None:
     typer.echo("HBase stopped" if Server(data).stop() else f"no HBase ran in {data}")
 
 
-def status(data: Data = _DATA) -> None:
+def status(data: Data = _DATA_DIRECTORY) -> None:
     """What runs and whether it answers. The exit code is 1 if it does not.
 
     Example: vk hbase status --data ./hbase
@@ -82,5 +82,5 @@ def status(data: Data = _DATA) -> None:
 
 
 for command in (start, stop, status, push_cli.listen):
-    help_format.add(app, command)
+    help_format.add_command(app, command)
 app.add_typer(push_cli.app, name="push")

@@ -10,98 +10,115 @@ from collections.abc import Callable, Sequence
 
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog.catalog import Catalog
-from viewkeeper.store.contract.commits import Batch, Begun, StreamChange, ViewChange
-from viewkeeper.store.contract.tables import Publishing
+from viewkeeper.store.contract.commits import Batch, OpenCommit, StreamChange, ViewChange
+from viewkeeper.store.contract.tables import BatchCommits
 from viewkeeper.store.redo import claim, delta_files, redo_file
 from viewkeeper.store.redo.redo_file import Redo
 from viewkeeper_hbase import commit_steps
-from viewkeeper_hbase.capture.feed import Feed
-from viewkeeper_hbase.handle import Opened
-from viewkeeper_hbase.lease import HBaseLeasing
+from viewkeeper_hbase.capture.feed import ChangeCapture
+from viewkeeper_hbase.handle import HBaseHandle
+from viewkeeper_hbase.lease import HBaseLeaseStore
 
 
-class HBasePublishing(Publishing):
+class HBaseCommits(BatchCommits):
     """A batch that this process has claimed and could not finish is finished before anything else."""
 
-    def __init__(self, opened: Opened, leasing: HBaseLeasing, feed: Feed) -> None:
-        self.url = opened.url
-        self._opened, self._known, self._leasing, self._feed = opened, opened.known, leasing, feed
+    def __init__(self, handle: HBaseHandle, lease_store: HBaseLeaseStore, capture: ChangeCapture) -> None:
+        self.url = handle.url
+        self._handle, self._state_cache, self._lease_store, self._capture = (
+            handle,
+            handle.state_cache,
+            lease_store,
+            capture,
+        )
         self._owner = f"process {os.getpid()} on {socket.gethostname()} ({secrets.token_hex(4)})"
-        self._committing = threading.Lock()
-        self._unfinished = False
-        self._forgotten = 0
+        self._commit_lock = threading.Lock()
+        self._has_unfinished_batch = False
+        self._forgotten_position = 0
 
-    def published(self) -> Batch | None:
-        self._opened.live()
-        if self._unfinished and self._committing.acquire(blocking=False):
+    def published_batch(self) -> Batch | None:
+        self._handle.require_open()
+        if self._has_unfinished_batch and self._commit_lock.acquire(blocking=False):
             try:
                 self._finish_own()
             finally:
-                self._committing.release()
+                self._commit_lock.release()
         # While this process holds the lease nobody else publishes, but tables may be made elsewhere.
-        published = self._known.published(now=not (self._leasing.holds and self._known.is_fresh))
+        published = self._state_cache.published_batch(
+            refresh=not (self._lease_store.is_holder and self._state_cache.is_fresh)
+        )
         return None if published is None else published.batch
 
-    def forget(self, upto: int) -> None:
+    def forget_deltas(self, up_to: int) -> None:
         """The next batch forgets the deltas up to a position of views that are not stored, but what is held."""
-        self._forgotten = max(self._forgotten, upto)
+        self._forgotten_position = max(self._forgotten_position, up_to)
 
     def commit(
         self,
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
-        begun: Begun | None = None,
+        open_commit: OpenCommit | None = None,
     ) -> None:
-        opened, namespace = self._opened, self._opened.namespace
-        opened.writable()
-        with self._committing:
-            if self._unfinished:
+        opened, namespace = self._handle, self._handle.namespace
+        opened.require_writable()
+        with self._commit_lock:
+            if self._has_unfinished_batch:
                 self._finish_own()
-            if self._leasing.lost:
+            if self._lease_store.is_lost:
                 raise MaintainerBusy(
                     f"The lease on {namespace} ran out and another process has taken it.", hint="Open it again."
                 )
             stored = [change for change in changes if isinstance(change, ViewChange)]
-            layouts = [opened.layouts.of(c.table) for c in stored]
-            fresh = [x.name not in opened.there and not opened.client.tables.exists(x.name) for x in layouts]
-            tables = tuple(commit_steps.table_redo(*one) for one in zip(layouts, stored, fresh, strict=True))
+            layouts = [opened.layouts.layout_of(c.table) for c in stored]
+            fresh = [x.name not in opened.existing_tables and not opened.client.admin.exists(x.name) for x in layouts]
+            tables = tuple(commit_steps.encode_table_redo(*one) for one in zip(layouts, stored, fresh, strict=True))
             told = [c for c in changes if isinstance(c, StreamChange)]
-            streamed = [(c.table.id, delta_files.write(opened.streams, batch.number, c)) for c in told]
-            before = self._known.before(batch.number)
-            forgotten = self._forgotten if before is None else opened.holds.floor(self._forgotten, before.streams)
+            streamed = [
+                (c.table.id, delta_files.write_delta_file(opened.delta_directory, batch.number, c)) for c in told
+            ]
+            before = self._state_cache.batch_before(batch.number)
+            forgotten = (
+                self._forgotten_position
+                if before is None
+                else opened.log_holds.retention_floor(self._forgotten_position, before.delta_files)
+            )
             claimed = None
-            self._unfinished = True  # from here on: the answer to a claim may be lost
+            self._has_unfinished_batch = True  # from here on: the answer to a claim may be lost
             while claimed is None:  # again if the catalog has changed meanwhile
                 version, written = 0, None
                 if change_catalog is not None:
-                    current, _, written = opened.records.change(self._known.catalog(now=True), change_catalog)
+                    current, _, written = opened.meta_table.plan_catalog_change(
+                        self._state_cache.catalog(refresh=True), change_catalog
+                    )
                     version = current.version
                 # After the catalog's change, whose positions are up to the head: a view's deltas follow its definition.
-                head = self._feed.head()
-                published = commit_steps.published_record(before, batch, head, streamed, forgotten)
+                head = self._capture.head()
+                published = commit_steps.next_published_batch(before, batch, head, streamed, forgotten)
                 redo = Redo(published.to_json(), None if written is None else written.to_json(), tables)
-                claimed = claim.claim(opened.records, opened.redos, redo, self._owner, version)
-            state = commit_steps.finish(opened.records, opened.redos, claimed, opened.url, self._feed.spread, redo)
-            self._unfinished = False
-            self._known.adopt(published)
-            self._known.learn(state)
-            opened.there.update(layout.name for layout in layouts)
-            self._feed.arrivals.committed(batch.cut, batch.seen.values())
+                claimed = claim.claim_batch(opened.meta_table, opened.redo_directory, redo, self._owner, version)
+            state = commit_steps.finish_claimed_batch(
+                opened.meta_table, opened.redo_directory, claimed, opened.url, self._capture.parallel_map, redo
+            )
+            self._has_unfinished_batch = False
+            self._state_cache.set_published(published)
+            self._state_cache.update(state)
+            opened.existing_tables.update(layout.name for layout in layouts)
+            self._capture.arrivals.record_commit(batch.cut, batch.capture_marks.values())
             for change in stored:
-                opened.sizes.forget(change.table)
+                opened.table_statistics.invalidate(change.table)
 
-    def collect(self) -> None:
-        self._opened.writable()
-        published = self._known.published(now=False)
+    def collect_garbage(self) -> None:
+        self._handle.require_writable()
+        published = self._state_cache.published_batch(refresh=False)
         if published is not None:
-            redo_file.collect(self._opened.redos, published.batch.number)
-            delta_files.collect(self._opened.streams, published.streams, published.batch.number)
+            redo_file.collect_redo_files(self._handle.redo_directory, published.batch.number)
+            delta_files.collect_delta_files(self._handle.delta_directory, published.delta_files, published.batch.number)
 
     def _finish_own(self) -> None:
         """A batch that this process claimed and could not finish: it has been decided, so it is finished first."""
-        state = self._known.state(now=True)
+        state = self._state_cache.state(refresh=True)
         if state.claim is not None and state.claim.owner == self._owner:
-            commit_steps.finish(self._opened.records, self._opened.redos, state.claim)
-            self._known.learn(None)
-        self._unfinished = False
+            commit_steps.finish_claimed_batch(self._handle.meta_table, self._handle.redo_directory, state.claim)
+            self._state_cache.update(None)
+        self._has_unfinished_batch = False

@@ -7,73 +7,77 @@ from collections.abc import Iterator
 
 from viewkeeper.errors import CorruptState, ViewkeeperError
 from viewkeeper.model.catalog.catalog import Catalog
-from viewkeeper.model.display import counted
+from viewkeeper.model.display import count_text
 from viewkeeper.model.schema import Table
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.contract.store import Finding
 from viewkeeper.store.redo import redo_file
 from viewkeeper_hbase import lease
 from viewkeeper_hbase.layout.layout_cache import Layouts
-from viewkeeper_hbase.layout.mapping import check
+from viewkeeper_hbase.layout.mapping import check_mapping
 from viewkeeper_hbase.metadata import MetaTable
 from viewkeeper_hbase.push import settings
-from viewkeeper_hbase.push.settings import Agreed
-from viewkeeper_hbase.rejected_rows import Rejects
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.push.settings import PushAgreement
+from viewkeeper_hbase.rejected_rows import RejectedRows
+from viewkeeper_hbase.thrift.client import HBaseClient
 
 
-def examine(client: Client, records: MetaTable, layouts: Layouts, redo: Directory) -> Iterator[Finding]:
+def examine_database(
+    client: HBaseClient, meta_table: MetaTable, layouts: Layouts, redo: StateDirectory
+) -> Iterator[Finding]:
     """Everything of the store's own; nothing is changed."""
     started = time.perf_counter()
-    records.state()
+    meta_table.read_state()
     took = 1000 * (time.perf_counter() - started)
     yield Finding("gateway", True, f"{client.pool.gateway.address} answers in {took:.1f} ms")
-    catalog, _ = records.whole()  # raises if the records are damaged
+    catalog, _ = meta_table.read_consistent()  # raises if the records are damaged
     yield Finding(
-        "records", True, f"defined: {counted(len(catalog.tables), 'table')}, {counted(len(catalog.views), 'view')}"
+        "records",
+        True,
+        f"defined: {count_text(len(catalog.tables), 'table')}, {count_text(len(catalog.views), 'view')}",
     )
-    yield from _tables(client, layouts, catalog)
-    yield from _claimed(records, redo)
-    yield from _pushed(records, layouts, catalog)
+    yield from _check_tables(client, layouts, catalog)
+    yield from _check_claim(meta_table, redo)
+    yield from _check_push(meta_table, layouts, catalog)
     for table in catalog.tables:
-        if aside := Rejects(records).listed(table):
+        if aside := RejectedRows(meta_table).list_rows(table):
             text = f"{len(aside)} rows of {table.name} cannot be read; the first: {aside[0].key!r}, {aside[0].reason}"
             yield Finding("rejects", False, text, "Correct these rows, or the mapping of the table.")
 
 
-def _tables(client: Client, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
-    found = [one for table in catalog.tables for one in _table(client, layouts, table)]
+def _check_tables(client: HBaseClient, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
+    found = [one for table in catalog.tables for one in _check_table(client, layouts, table)]
     yield from found
     if not found:
         yield Finding("tables", True, "each is as it was mapped or made")
 
 
-def _table(client: Client, layouts: Layouts, table: Table) -> Iterator[Finding]:
-    layout = layouts.of(table)
+def _check_table(client: HBaseClient, layouts: Layouts, table: Table) -> Iterator[Finding]:
+    layout = layouts.layout_of(table)
     try:
-        there = client.tables.describe(layout.name)
-        if layout.owned:
-            family, wanted = there.family(layout.families[0]), layout.family()
+        there = client.admin.describe(layout.name)
+        if layout.is_owned:
+            family, wanted = there.family(layout.families[0]), layout.column_family()
             versions = (family.max_versions or 1) if family is not None and family.keep_deleted_cells else 0
             if versions < (wanted.max_versions or 1):
                 text = f"{layout.name} keeps {versions} versions of rows and deleted cells, not {wanted.max_versions}"
                 advice = f"Set VERSIONS => {wanted.max_versions} and KEEP_DELETED_CELLS => 'TRUE' again, then vk audit."
                 yield Finding("tables", False, text, advice)
         else:
-            for warning in check(layout, there):
+            for warning in check_mapping(layout, there):
                 yield Finding("tables", True, warning, "vk audit finds what capture cannot.")
     except ViewkeeperError as error:
-        if not layout.owned or client.tables.exists(layout.name):
+        if not layout.is_owned or client.admin.exists(layout.name):
             yield Finding("tables", False, error.message, error.hint)
 
 
-def _pushed(records: MetaTable, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
-    note, told = records.note(settings.NOTE), records.note(settings.STATUS)
+def _check_push(meta_table: MetaTable, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
+    note, told = meta_table.read_note(settings.AGREEMENT_NOTE), meta_table.read_note(settings.STATUS_NOTE)
     if note is None:
         return
-    agreed = Agreed.from_json(note)
-    names = [layouts.of(table).name for table in catalog.tables]
-    if lacking := sorted(name for name in names if not agreed.covers(name)):
+    agreed = PushAgreement.from_json(note)
+    names = [layouts.layout_of(table).name for table in catalog.tables]
+    if lacking := sorted(name for name in names if not agreed.is_covered(name)):
         text = f"the peer {agreed.peer} does not cover {', '.join(lacking)}: windows of time are scanned there"
         yield Finding("push", False, text, "Call vk hbase push enable again.")
     if told is None:
@@ -85,18 +89,18 @@ def _pushed(records: MetaTable, layouts: Layouts, catalog: Catalog) -> Iterator[
         yield Finding("push", True, f"HBase pushes, through the peer {agreed.peer}")
 
 
-def _claimed(records: MetaTable, redo: Directory) -> Iterator[Finding]:
-    claim = records.state().claim
+def _check_claim(meta_table: MetaTable, redo: StateDirectory) -> Iterator[Finding]:
+    claim = meta_table.read_state().claim
     if claim is None:
         yield Finding("commit", True, "no batch is half done")
         return
-    holder = lease.holder(records)
+    holder = lease.lease_holder(meta_table)
     text = f"batch {claim.number} was begun by {claim.owner} and is not published"
     if holder is not None:
         yield Finding("commit", True, f"{text}; {holder} maintains")
         return
     try:
-        redo_file.read(redo, claim.file, claim.digest)
+        redo_file.read_redo(redo, claim.file, claim.digest)
     except CorruptState as damage:
         yield Finding("commit", False, f"{text}. {damage.message}", damage.hint)
     else:

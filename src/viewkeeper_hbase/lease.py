@@ -18,22 +18,22 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from viewkeeper.errors import MaintainerBusy, StoreError
-from viewkeeper.store.contract.tables import Leasing
+from viewkeeper.store.contract.tables import LeaseStore
 from viewkeeper.store.ordered.lease import BUSY_HINT
 from viewkeeper_hbase import commit_steps
-from viewkeeper_hbase.handle import Opened
+from viewkeeper_hbase.handle import HBaseHandle
 from viewkeeper_hbase.metadata import MetaTable
-from viewkeeper_hbase.push.attachment import Attached
+from viewkeeper_hbase.push.attachment import PushAttachment
 from viewkeeper_hbase.thrift.errors import OutcomeUnknown
 
-SPAN = 10.0
+LEASE_SECONDS = 10.0
 """Seconds for which a lease holds without being renewed."""
 
 _ROW, _COLUMN = b"lease", b"m:lease"
 
 
 @dataclass(frozen=True)
-class Held:
+class LeaseRecord:
     """The lease as it is stored; `expiry` in milliseconds of HBase's clock. No owner: it is free."""
 
     owner: str | None
@@ -47,120 +47,122 @@ class Held:
 class RowLease:
     """The right to maintain, renewed in the background until released or lost."""
 
-    def __init__(self, records: MetaTable, span: float, owner: str, held: bytes) -> None:
-        self._records, self._span, self._owner, self._held = records, span, owner, held
-        self._process = os.getpid()
-        self._done = threading.Event()
-        self.lost = False
+    def __init__(self, meta_table: MetaTable, lease_seconds: float, owner: str, record: bytes) -> None:
+        self._meta_table, self._lease_seconds, self._owner, self._record = meta_table, lease_seconds, owner, record
+        self._process_id = os.getpid()
+        self._released = threading.Event()
+        self.is_lost = False
         self.on_release: Callable[[], None] | None = None
-        self._thread = threading.Thread(target=self._renew, name="viewkeeper-lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew_until_released, name="viewkeeper-lease", daemon=True)
         self._thread.start()
 
     @property
-    def lasts(self) -> bool:
+    def is_held(self) -> bool:
         """Whether it has not been released, nor seen to be lost."""
-        return not (self.lost or self._done.is_set() or os.getpid() != self._process)
+        return not (self.is_lost or self._released.is_set() or os.getpid() != self._process_id)
 
     def release(self) -> None:
         """Give the lease back; again is no error."""
-        if self._done.is_set():
+        if self._released.is_set():
             return
-        self._done.set()
-        if os.getpid() != self._process:
+        self._released.set()
+        if os.getpid() != self._process_id:
             return
         if self.on_release is not None:
             self.on_release()
-        self._thread.join(timeout=self._span)
+        self._thread.join(timeout=self._lease_seconds)
         with suppress(StoreError):  # if it cannot be given back it runs out
-            _swap(self._records, self._held, Held(None, 0, secrets.token_hex(4)))
+            _replace_record(self._meta_table, self._record, LeaseRecord(None, 0, secrets.token_hex(4)))
 
-    def _renew(self) -> None:
-        while not self._done.wait(self._span / 3):
+    def _renew_until_released(self) -> None:
+        while not self._released.wait(self._lease_seconds / 3):
             try:
-                new = Held(self._owner, self._records.clock() + int(self._span * 1000), secrets.token_hex(4))
-                if not _swap(self._records, self._held, new):
-                    self.lost = True
+                new = LeaseRecord(
+                    self._owner, self._meta_table.read_clock() + int(self._lease_seconds * 1000), secrets.token_hex(4)
+                )
+                if not _replace_record(self._meta_table, self._record, new):
+                    self.is_lost = True
                     return
-                self._held = new.to_bytes()
+                self._record = new.to_bytes()
             except StoreError:
                 continue  # the server is away; the lease may run out meanwhile, and the next try tells
 
 
-class HBaseLeasing(Leasing):
+class HBaseLeaseStore(LeaseStore):
     """One maintainer at a time. With the lease begins and ends what HBase pushes."""
 
-    def __init__(self, opened: Opened, push: Attached) -> None:
-        self._opened, self._push = opened, push
-        self._span = SPAN if opened.place.lease is None else opened.place.lease
-        self._held: RowLease | None = None
+    def __init__(self, handle: HBaseHandle, push_attachment: PushAttachment) -> None:
+        self._handle, self._push_attachment = handle, push_attachment
+        self._lease_seconds = LEASE_SECONDS if handle.address.lease is None else handle.address.lease
+        self._lease: RowLease | None = None
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether this process held the lease, and another has taken it."""
-        return self._held is not None and self._held.lost
+        return self._lease is not None and self._lease.is_lost
 
     @property
-    def holds(self) -> bool:
+    def is_holder(self) -> bool:
         """Whether this process holds the lease, as far as it knows."""
-        return self._held is not None and self._held.lasts
+        return self._lease is not None and self._lease.is_held
 
     def acquire_lease(self) -> RowLease:
-        opened = self._opened
-        opened.writable()
-        held = acquire(opened.records, self._span)
+        opened = self._handle
+        opened.require_writable()
+        held = acquire_lease(opened.meta_table, self._lease_seconds)
         try:
-            claimed = opened.known.state(now=True).claim
+            claimed = opened.state_cache.state(refresh=True).claim
             if claimed is not None:  # whoever held the lease before could not finish
-                commit_steps.finish(opened.records, opened.redos, claimed)
-                opened.known.learn(None)
-            self._push.begin()
+                commit_steps.finish_claimed_batch(opened.meta_table, opened.redo_directory, claimed)
+                opened.state_cache.update(None)
+            self._push_attachment.begin()
         except BaseException:
             held.release()
             raise
-        held.on_release = self._push.end
-        self._held = held
+        held.on_release = self._push_attachment.end
+        self._lease = held
         return held
 
     def lease_holder(self) -> str | None:
-        self._opened.live()
-        return holder(self._opened.records)
+        self._handle.require_open()
+        return lease_holder(self._handle.meta_table)
 
 
-def acquire(records: MetaTable, span: float) -> RowLease:
+def acquire_lease(meta_table: MetaTable, lease_seconds: float) -> RowLease:
     """The lease, or MaintainerBusy with the holder's name."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
     while True:
-        now = records.clock()
-        raw = _read(records)
-        held = Held(**json.loads(raw)) if raw else None
+        now = meta_table.read_clock()
+        raw = _read_record(meta_table)
+        held = LeaseRecord(**json.loads(raw)) if raw else None
         if held is not None and held.owner is not None and held.expiry > now:
             raise MaintainerBusy(
-                f"The database {records.namespace} is maintained by {held.owner}.",
+                f"The database {meta_table.namespace} is maintained by {held.owner}.",
                 hint=f"{BUSY_HINT} If it died, its lease ends in {(held.expiry - now) / 1000:.1f} s.",
             )
-        mine = Held(owner, now + int(span * 1000), secrets.token_hex(4))
-        if _swap(records, raw, mine):
-            return RowLease(records, span, owner, mine.to_bytes())
+        mine = LeaseRecord(owner, now + int(lease_seconds * 1000), secrets.token_hex(4))
+        if _replace_record(meta_table, raw, mine):
+            return RowLease(meta_table, lease_seconds, owner, mine.to_bytes())
 
 
-def holder(records: MetaTable) -> str | None:
+def lease_holder(meta_table: MetaTable) -> str | None:
     """Who maintains the database now; None if nobody does."""
-    raw = _read(records)
+    raw = _read_record(meta_table)
     if raw is None:
         return None
-    held = Held(**json.loads(raw))
-    return held.owner if held.owner is not None and held.expiry > records.clock() else None
+    held = LeaseRecord(**json.loads(raw))
+    return held.owner if held.owner is not None and held.expiry > meta_table.read_clock() else None
 
 
-def _read(records: MetaTable) -> bytes | None:
-    found = records.client.get(records.table, _ROW, (_COLUMN,))
+def _read_record(meta_table: MetaTable) -> bytes | None:
+    found = meta_table.client.get(meta_table.table, _ROW, (_COLUMN,))
     return found[_COLUMN].value if found else None
 
 
-def _swap(records: MetaTable, old: bytes | None, new: Held) -> bool:
+def _replace_record(meta_table: MetaTable, old: bytes | None, new: LeaseRecord) -> bool:
     """Whether the lease is `new` now; a lost answer is settled by reading."""
     try:
-        return records.client.put_if(records.table, _ROW, _COLUMN, old, {_COLUMN: new.to_bytes()})
+        return meta_table.client.put_if(meta_table.table, _ROW, _COLUMN, old, {_COLUMN: new.to_bytes()})
     except OutcomeUnknown:
-        return _read(records) == new.to_bytes()
+        return _read_record(meta_table) == new.to_bytes()

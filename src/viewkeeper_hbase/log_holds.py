@@ -14,32 +14,32 @@ from dataclasses import asdict
 
 from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.commits import Hold
-from viewkeeper.store.redo.delta_files import Streams
-from viewkeeper_hbase.cached_state import Known
+from viewkeeper.store.contract.commits import LogHold
+from viewkeeper.store.redo.delta_files import DeltaFiles
+from viewkeeper_hbase.cached_state import StateCache
 from viewkeeper_hbase.layout.layout import VIEW_VERSIONS
 from viewkeeper_hbase.metadata import MetaTable
 
-_NOTE = "hold:"
+_NOTE_PREFIX = "hold:"
 
 
-class Holds:
+class DeltaFileHolds:
     """Those of one database."""
 
-    def __init__(self, records: MetaTable, known: Known) -> None:
-        self._records, self._known = records, known
+    def __init__(self, meta_table: MetaTable, state_cache: StateCache) -> None:
+        self._meta_table, self._state_cache = meta_table, state_cache
 
-    def put(self, hold: Hold, view: Table) -> None:
+    def put(self, hold: LogHold, view: Table) -> None:
         """Keep what happened to a view after a position."""
         if view.is_stored:
             raise Unsupported(
                 f"HBase keeps what {VIEW_VERSIONS} batches did to {view.name}, and no more for anybody.",
                 hint="Changes of a view WITH (store = 'none') can be kept.",
             )
-        self._records.put_note(_NOTE + hold.name, asdict(hold))
-        self._known.expire()
-        published = self._known.published()
-        if published is not None and hold.position < published.streams.gone:
+        self._meta_table.put_note(_NOTE_PREFIX + hold.name, asdict(hold))
+        self._state_cache.expire()
+        published = self._state_cache.published_batch()
+        if published is not None and hold.position < published.delta_files.forgotten_position:
             self.remove(hold.name)
             raise SnapshotGone(
                 f"The changes of {view.name} after position {hold.position} are no longer kept.",
@@ -48,20 +48,20 @@ class Holds:
 
     def remove(self, name: str) -> None:
         """Let go of it; an unknown name is no error."""
-        self._records.put_note(_NOTE + name, None)
+        self._meta_table.put_note(_NOTE_PREFIX + name, None)
 
-    def all(self) -> list[Hold]:
+    def active_holds(self) -> list[LogHold]:
         """Those that have not expired."""
-        return [hold for hold in self._noted() if hold.expiry is None or hold.expiry > time.time()]
+        return [hold for hold in self._read_holds() if hold.expiry is None or hold.expiry > time.time()]
 
-    def floor(self, upto: int, streams: Streams) -> int:
+    def retention_floor(self, up_to: int, delta_files: DeltaFiles) -> int:
         """Up to where changes can be forgotten, of those up to a position; who expired is forgotten, too."""
-        if not streams.kept or streams.kept[0].position > upto:
-            return upto  # nothing would be: nobody need be asked
-        lasting = self.all()
-        for name in {hold.name for hold in self._noted()} - {hold.name for hold in lasting}:
+        if not delta_files.files or delta_files.files[0].position > up_to:
+            return up_to  # nothing would be: nobody need be asked
+        lasting = self.active_holds()
+        for name in {hold.name for hold in self._read_holds()} - {hold.name for hold in lasting}:
             self.remove(name)
-        return min([upto, *(hold.position for hold in lasting)])
+        return min([up_to, *(hold.position for hold in lasting)])
 
-    def _noted(self) -> list[Hold]:
-        return [Hold(**note) for note in self._records.notes(_NOTE).values()]
+    def _read_holds(self) -> list[LogHold]:
+        return [LogHold(**note) for note in self._meta_table.read_notes(_NOTE_PREFIX).values()]

@@ -30,14 +30,14 @@ from viewkeeper.errors import CorruptState, FormatTooNew, MaintainerBusy, NotADa
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.store import catalog_records
 from viewkeeper.store.contract.store import Batch
-from viewkeeper.store.redo.claim import Claim, Ledger, Standing
-from viewkeeper.store.redo.delta_files import Streams
-from viewkeeper_hbase.capture.time_windows import Noted
-from viewkeeper_hbase.push.spool import Pushed
-from viewkeeper_hbase.thrift.admin import Family
-from viewkeeper_hbase.thrift.client import Client
-from viewkeeper_hbase.thrift.errors import AlreadyThere, NoSuchTable, OutcomeUnknown
-from viewkeeper_hbase.thrift.scan import Scan
+from viewkeeper.store.redo.claim import Claim, Ledger, LedgerState
+from viewkeeper.store.redo.delta_files import DeltaFiles
+from viewkeeper_hbase.capture.time_windows import HBaseCaptureMark
+from viewkeeper_hbase.push.spool import PushMark
+from viewkeeper_hbase.thrift.admin import ColumnFamily
+from viewkeeper_hbase.thrift.client import HBaseClient
+from viewkeeper_hbase.thrift.errors import AlreadyExists, NoSuchTable, OutcomeUnknown
+from viewkeeper_hbase.thrift.scan import ScanRequest
 
 FORMAT = 4
 """1: the whole catalog in `m:catalog`, which is read until its first change. 2: a cell for each table and view. 3: the
@@ -46,17 +46,17 @@ texts."""
 
 _ROW = b"database"
 _STATE, _CATALOG, _BATCH = b"m:state", b"m:catalog", b"m:batch"
-_DEFINED = b"m:d"
+_DEFINITION = b"m:d"
 _CLOCK = b"m:clock"
 _NOTE = b"m:note"
-_TICKETS = 8
+_MAX_TICKETS = 8
 
-Cells = dict[bytes, bytes | None]
+CellChanges = dict[bytes, bytes | None]
 """Columns and what is put there; None: what is there is deleted."""
 
 
 @dataclass(frozen=True)
-class State(Standing):
+class DatabaseState(LedgerState):
     """The value of `m:state`."""
 
     uuid: str = ""
@@ -67,16 +67,18 @@ class State(Standing):
         return json.dumps(vars(self) | {"claim": self.claim and vars(self.claim)}, separators=(",", ":")).encode()
 
     @staticmethod
-    def from_bytes(value: bytes) -> State:
+    def from_bytes(value: bytes) -> DatabaseState:
         data = json.loads(value)
         if data["format"] > FORMAT:
             raise FormatTooNew(f"The database has format {data['format']}; this version reads up to {FORMAT}.")
         claim = Claim(**data["claim"]) if data["claim"] else None
-        return State(data["published"], data["catalog"], claim, data["uuid"], tuple(data["tickets"]), data["format"])
+        return DatabaseState(
+            data["published"], data["catalog"], claim, data["uuid"], tuple(data["tickets"]), data["format"]
+        )
 
 
 @dataclass(frozen=True)
-class Past:
+class PastBatch:
     """A batch of the past: the position after which it was published, by which subscribers resume, and when."""
 
     number: int
@@ -85,51 +87,51 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedBatch:
     """The value of `m:batch`: the published batch, with what its capture had seen of each table's last seconds
     (`windows`), the batches back to which views can be read, the oldest first, this one last, and the deltas of views
     that are not stored."""
 
     batch: Batch
-    past: tuple[Past, ...]
-    streams: Streams = field(default_factory=Streams)
+    readable_batches: tuple[PastBatch, ...]
+    delta_files: DeltaFiles = field(default_factory=DeltaFiles)
 
     def to_json(self) -> dict[str, Any]:
-        past = [[p.number, p.position, p.time] for p in self.past]
+        past = [[p.number, p.position, p.time] for p in self.readable_batches]
         batch = {"number": self.batch.number, "cut": self.batch.cut, "record": self.batch.record}
         seen = {
             str(t): [n.low, n.digest] if n.push is None else [n.low, n.digest, n.push.to_json()]
-            for t, n in self.batch.seen.items()
-            if isinstance(n, Noted)
+            for t, n in self.batch.capture_marks.items()
+            if isinstance(n, HBaseCaptureMark)
         }
-        streams = {} if self.streams == Streams() else {"streams": self.streams.to_json()}
+        streams = {} if self.delta_files == DeltaFiles() else {"streams": self.delta_files.to_json()}
         return {**batch, "seen": seen, "past": past, **streams}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Published:
-        seen = {int(table): _noted(*noted) for table, noted in data["seen"].items()}
+    def from_json(data: Mapping[str, Any]) -> PublishedBatch:
+        seen = {int(table): _decode_mark(*noted) for table, noted in data["seen"].items()}
         batch = Batch(data["number"], data["cut"], data["record"], seen)
-        streams = Streams.from_json(data["streams"]) if "streams" in data else Streams()
-        return Published(batch, tuple(Past(*one) for one in data["past"]), streams)
+        streams = DeltaFiles.from_json(data["streams"]) if "streams" in data else DeltaFiles()
+        return PublishedBatch(batch, tuple(PastBatch(*one) for one in data["past"]), streams)
 
 
-class MetaTable(Ledger[State]):
+class MetaTable(Ledger[DatabaseState]):
     """The meta table of one database; its state is the ledger of its batches."""
 
-    def __init__(self, client: Client, namespace: str) -> None:
+    def __init__(self, client: HBaseClient, namespace: str) -> None:
         self.client = client
-        self.namespace = self.place = namespace
+        self.namespace = self.location = namespace
         self.table = f"{namespace}:viewkeeper.meta"
-        self._left: bytes | None = None
+        self._last_written: bytes | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def open(self, mode: str, create: bool = False) -> State:
+    def open(self, mode: str, create: bool = False) -> DatabaseState:
         """The state; with mode 'w' an empty database is made where there is none. `create`: the namespace too."""
-        if create and mode == "w" and self.namespace not in self.client.tables.namespaces():
-            with suppress(AlreadyThere):
-                self.client.tables.create_namespace(self.namespace)
-        self.client.tables.require_namespace(self.namespace)
+        if create and mode == "w" and self.namespace not in self.client.admin.list_namespaces():
+            with suppress(AlreadyExists):
+                self.client.admin.create_namespace(self.namespace)
+        self.client.admin.require_namespace(self.namespace)
         try:
             found = self.client.get(self.table, _ROW, (_STATE,))
         except NoSuchTable:
@@ -141,29 +143,34 @@ class MetaTable(Ledger[State]):
             )
         if found is None:
             self._create()
-        return self.state()
+        return self.read_state()
 
     def _create(self) -> None:
         try:
-            self.client.tables.create(self.table, [Family(b"m", max_versions=1)])
-        except (AlreadyThere, OutcomeUnknown):
-            if not self.client.tables.exists(self.table):
+            self.client.admin.create(self.table, [ColumnFamily(b"m", max_versions=1)])
+        except (AlreadyExists, OutcomeUnknown):
+            if not self.client.admin.exists(self.table):
                 raise
-        first = State(uuid=secrets.token_hex(16))
-        self.client.claim(self.table, _ROW, _STATE, first.to_bytes())
+        first = DatabaseState(uuid=secrets.token_hex(16))
+        self.client.put_if_absent(self.table, _ROW, _STATE, first.to_bytes())
 
     # -- state --------------------------------------------------------------------------------------------------------
 
-    def state(self) -> State:
-        return State.from_bytes(self._raw())
+    def read_state(self) -> DatabaseState:
+        return DatabaseState.from_bytes(self._read_state())
 
-    def _raw(self) -> bytes:
+    def _read_state(self) -> bytes:
         found = self.client.get(self.table, _ROW, (_STATE,))
         if not found:
             raise CorruptState(f"The table {self.table} has lost its state.", hint="Restore it from a backup.")
         return found[_STATE].value
 
-    def move(self, change: Callable[[State], tuple[State, Cells] | None], *, left: bytes | None = None) -> State:
+    def change_state(
+        self,
+        change: Callable[[DatabaseState], tuple[DatabaseState, CellChanges] | None],
+        *,
+        expected: bytes | None = None,
+    ) -> DatabaseState:
         """Replace the state by `change(state)`, with other cells of its row, in one step; None leaves it as it is.
 
         `left`: the state as this process has left it. It is tried first, without reading: if another one is there by
@@ -172,9 +179,9 @@ class MetaTable(Ledger[State]):
         ticket = secrets.token_hex(4)
         unknown = 0
         while True:
-            guessed, left = left, None
-            raw = self._raw() if guessed is None else guessed
-            state = State.from_bytes(raw)
+            guessed, expected = expected, None
+            raw = self._read_state() if guessed is None else guessed
+            state = DatabaseState.from_bytes(raw)
             if ticket in state.tickets:  # an attempt whose answer was lost
                 return state
             try:
@@ -187,102 +194,102 @@ class MetaTable(Ledger[State]):
                 if guessed is None:
                     return state
                 continue
-            new = replace(changed[0], tickets=(ticket, *state.tickets)[:_TICKETS])
+            new = replace(changed[0], tickets=(ticket, *state.tickets)[:_MAX_TICKETS])
             puts = {_STATE: new.to_bytes(), **{c: v for c, v in changed[1].items() if v is not None}}
             deletes = [column for column, value in changed[1].items() if value is None]
             try:
-                if self._written(raw, puts, deletes):
-                    self._left = puts[_STATE]
+                if self._compare_and_write(raw, puts, deletes):
+                    self._last_written = puts[_STATE]
                     return new
             except OutcomeUnknown:
                 unknown += 1
-                if unknown > self.client.pool.retry.times:
+                if unknown > self.client.pool.retry.max_retries:
                     raise
                 time.sleep(self.client.pool.retry.pause(unknown))
 
-    def settle(
+    def replace_state(
         self,
-        change: Callable[[State], State | None],
-        published: Mapping[str, Any] | None = None,
-        catalog: Mapping[str, Any] | None = None,
-    ) -> State:
-        cells: Cells = {_BATCH: seal(published)} if published is not None else {}
-        if catalog is not None:
-            cells |= catalog_cells(catalog_records.Difference.from_json(catalog))
+        change: Callable[[DatabaseState], DatabaseState | None],
+        batch_record: Mapping[str, Any] | None = None,
+        catalog_changes: Mapping[str, Any] | None = None,
+    ) -> DatabaseState:
+        cells: CellChanges = {_BATCH: encode_record(batch_record)} if batch_record is not None else {}
+        if catalog_changes is not None:
+            cells |= encode_catalog_changes(catalog_records.CatalogDifference.from_json(catalog_changes))
 
-        def moved(state: State) -> tuple[State, Cells] | None:
+        def moved(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
             found = change(state)
             if found is None:
                 return None
-            return (found if catalog is None else replace(found, format=FORMAT)), cells
+            return (found if catalog_changes is None else replace(found, format=FORMAT)), cells
 
-        return self.move(moved, left=self._left)
+        return self.change_state(moved, expected=self._last_written)
 
-    def _written(self, expected: bytes, puts: dict[bytes, bytes], deletes: list[bytes]) -> bool:
+    def _compare_and_write(self, expected: bytes, puts: dict[bytes, bytes], deletes: list[bytes]) -> bool:
         if deletes:
             return self.client.change_if(self.table, _ROW, _STATE, expected, puts, deletes)
         return self.client.put_if(self.table, _ROW, _STATE, expected, puts)
 
     # -- catalog and batch --------------------------------------------------------------------------------------------
 
-    def catalog(self, known: Catalog) -> Catalog:
+    def read_catalog(self, cached: Catalog) -> Catalog:
         """The catalog; only what has changed since the `known` one is read."""
         while True:
             head = self._read(_CATALOG)
-            if head is None or catalog_records.is_old(head):
-                return catalog_records.read(_Row({} if head is None else {_CATALOG: head}), known)
-            ids = catalog_records.changed_after(head, known.version) if head["floor"] <= known.version else None
+            if head is None or catalog_records.is_whole_catalog(head):
+                return catalog_records.read_catalog(_DatabaseRow({} if head is None else {_CATALOG: head}), cached)
+            ids = catalog_records.ids_changed_after(head, cached.version) if head["floor"] <= cached.version else None
             # A row is read as it is at one moment: what the head says and what it speaks of must be of the same.
-            found = self._known_cells(None if ids is None else [_CATALOG, *map(_defined, ids)])
+            found = self._read_cells(None if ids is None else [_CATALOG, *map(_definition_column, ids)])
             if ids is None or found.get(_CATALOG) == head:
-                return catalog_records.read(_Row(found), known)
+                return catalog_records.read_catalog(_DatabaseRow(found), cached)
 
-    def change(
-        self, known: Catalog, change: Callable[[Catalog], Catalog]
-    ) -> tuple[Catalog, Catalog, catalog_records.Difference | None]:
+    def plan_catalog_change(
+        self, cached: Catalog, change: Callable[[Catalog], Catalog]
+    ) -> tuple[Catalog, Catalog, catalog_records.CatalogDifference | None]:
         """The catalog, what it becomes by `change`, and what is to be written for that."""
         while True:
-            known = self.catalog(known)
+            cached = self.read_catalog(cached)
             head = self._read(_CATALOG)
-            if head is None or head["version"] == known.version:
-                made = change(known)
-                return known, made, catalog_records.difference(head, known, made)
+            if head is None or head["version"] == cached.version:
+                made = change(cached)
+                return cached, made, catalog_records.diff_catalogs(head, cached, made)
 
-    def published(self) -> Published | None:
+    def read_published_batch(self) -> PublishedBatch | None:
         data = self._read(_BATCH)
-        return None if data is None else Published.from_json(data)
+        return None if data is None else PublishedBatch.from_json(data)
 
-    def whole(self, known: Catalog | None = None) -> tuple[Catalog, Published | None]:
+    def read_consistent(self, cached: Catalog | None = None) -> tuple[Catalog, PublishedBatch | None]:
         """Catalog and published batch of one moment: they are cells of one row."""
-        catalog = Catalog() if known is None else known
-        found = self._known_cells([_CATALOG, _BATCH])
+        catalog = Catalog() if cached is None else cached
+        found = self._read_cells([_CATALOG, _BATCH])
         if (
             _CATALOG in found
-            and not catalog_records.is_old(found[_CATALOG])
+            and not catalog_records.is_whole_catalog(found[_CATALOG])
             and found[_CATALOG]["version"] != catalog.version
         ):
-            found = self._known_cells(None)
-        batch = Published.from_json(found[_BATCH]) if _BATCH in found else None
-        return catalog_records.read(_Row(found), catalog), batch
+            found = self._read_cells(None)
+        batch = PublishedBatch.from_json(found[_BATCH]) if _BATCH in found else None
+        return catalog_records.read_catalog(_DatabaseRow(found), catalog), batch
 
-    def _known_cells(self, columns: list[bytes] | None) -> dict[bytes, Any]:
+    def _read_cells(self, columns: list[bytes] | None) -> dict[bytes, Any]:
         """These cells of the database's row, or all but the state, as JSON."""
         found = self.client.get(self.table, _ROW, columns or ()) or {}
-        return {column: unseal(cell.value, column) for column, cell in found.items() if column != _STATE}
+        return {column: decode_record(cell.value, column) for column, cell in found.items() if column != _STATE}
 
     def _read(self, column: bytes) -> Any:
         found = self.client.get(self.table, _ROW, (column,))
-        return unseal(found[column].value, column) if found else None
+        return decode_record(found[column].value, column) if found else None
 
     # -- clock and notes ----------------------------------------------------------------------------------------------
 
-    def clock(self) -> int:
+    def read_clock(self) -> int:
         """The server's time now, in milliseconds since 1970."""
-        return self.client.tick(self.table, b"clock", _CLOCK).time
+        return self.client.increment_counter(self.table, b"clock", _CLOCK).time
 
-    def note(self, name: str) -> Any:
+    def read_note(self, name: str) -> Any:
         found = self.client.get(self.table, b"note:" + name.encode(), (_NOTE,))
-        return unseal(found[_NOTE].value, _NOTE) if found else None
+        return decode_record(found[_NOTE].value, _NOTE) if found else None
 
     def put_note(self, name: str, note: Any) -> None:
         key = b"note:" + name.encode()
@@ -290,25 +297,25 @@ class MetaTable(Ledger[State]):
             self.client.delete(self.table, key)
             time.sleep(0.002)  # a put in the same millisecond as a delete would stay hidden
         else:
-            self.client.put(self.table, key, {_NOTE: seal(note)})
+            self.client.put(self.table, key, {_NOTE: encode_record(note)})
 
-    def notes(self, prefix: str) -> dict[str, Any]:
+    def read_notes(self, prefix: str) -> dict[str, Any]:
         """The notes whose name begins with a prefix."""
         start = b"note:" + prefix.encode()
         found = {}
-        for cells in self.client.scan(self.table, Scan(start=start, stop=start + b"\xff")):
+        for cells in self.client.scan(self.table, ScanRequest(start=start, stop=start + b"\xff")):
             values = cells.column(_NOTE).to_pylist()
             for key, value in zip(cells.keys.to_pylist(), values, strict=True):
                 if value is not None:
-                    found[key[5:].decode()] = unseal(value, _NOTE)
+                    found[key[5:].decode()] = decode_record(value, _NOTE)
         return found
 
 
-def _noted(low: int, digest: str, push: list[Any] | None = None) -> Noted:
-    return Noted(low, digest, push=None if push is None else Pushed.from_json(push))
+def _decode_mark(low: int, digest: str, push: list[Any] | None = None) -> HBaseCaptureMark:
+    return HBaseCaptureMark(low, digest, push=None if push is None else PushMark.from_json(push))
 
 
-class _Row:
+class _DatabaseRow:
     """Cells of the database's row, read at one moment (`catalogs.Kept`)."""
 
     def __init__(self, cells: Mapping[bytes, Any]) -> None:
@@ -318,27 +325,30 @@ class _Row:
         return self._cells.get(_CATALOG)
 
     def definition(self, number: int) -> Any:
-        return self._cells.get(_defined(number))
+        return self._cells.get(_definition_column(number))
 
     def definitions(self) -> Iterator[Any]:
-        return (data for column, data in self._cells.items() if column.startswith(_DEFINED))
+        return (data for column, data in self._cells.items() if column.startswith(_DEFINITION))
 
 
-def _defined(number: int) -> bytes:
-    return _DEFINED + b"%d" % number
+def _definition_column(number: int) -> bytes:
+    return _DEFINITION + b"%d" % number
 
 
-def catalog_cells(written: catalog_records.Difference) -> Cells:
-    cells: Cells = {_CATALOG: seal(written.head)}
-    return cells | {_defined(i): None if data is None else seal(data) for i, data in written.definitions.items()}
+def encode_catalog_changes(difference: catalog_records.CatalogDifference) -> CellChanges:
+    cells: CellChanges = {_CATALOG: encode_record(difference.head)}
+    return cells | {
+        _definition_column(i): None if data is None else encode_record(data)
+        for i, data in difference.definitions.items()
+    }
 
 
-def seal(data: Any) -> bytes:
+def encode_record(data: Any) -> bytes:
     text = zlib.compress(json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode(), 1)
     return zlib.crc32(text).to_bytes(4, "big") + text
 
 
-def unseal(value: bytes, name: bytes) -> Any:
+def decode_record(value: bytes, name: bytes) -> Any:
     if zlib.crc32(value[4:]) != int.from_bytes(value[:4], "big"):
         raise CorruptState(f"The record {name.decode()!r} of the database is damaged: its checksum is wrong.")
     return json.loads(zlib.decompress(value[4:]))

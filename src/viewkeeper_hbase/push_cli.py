@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from viewkeeper.cli import help_format
-from viewkeeper.cli.options import DbItself, open_reader, open_writer
+from viewkeeper.cli.options import LocalDb, open_reader, open_writer
 
 if TYPE_CHECKING:
     from viewkeeper.store.contract.store import Store
-    from viewkeeper_hbase.push.settings import Agreed
+    from viewkeeper_hbase.push.settings import PushAgreement
 
 app = typer.Typer(
     help="Let HBase push the changes of a database's tables from its write-ahead log.",
-    epilog=help_format.as_example("Example: vk hbase push status --db hbase://127.0.0.1:9090/shop"),
+    epilog=help_format.format_example("Example: vk hbase push status --db hbase://127.0.0.1:9090/shop"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -39,8 +39,8 @@ ClassPath = Annotated[
 PeerName = Annotated[
     str | None, typer.Option("--peer", metavar="NAME", help="The replication peer. Default: vk_NAMESPACE.")
 ]
-_STAND_BY = 1.0
-_CONF = Path(".viewkeeper-hbase/conf")
+_STANDBY_SECONDS = 1.0
+_CONF_DIRECTORY = Path(".viewkeeper-hbase/conf")
 
 
 def install(
@@ -54,16 +54,16 @@ def install(
     """
     from viewkeeper_hbase.push import admin
 
-    typer.echo(f"{admin.install(directory)} is there; restart the master and the region servers, one at a time")
+    typer.echo(f"{admin.install_jar(directory)} is there; restart the master and the region servers, one at a time")
 
 
 def enable(
-    db: DbItself,
+    db: LocalDb,
     receiver: Annotated[
         list[str],
         typer.Option("--receiver", metavar="HOST:PORT", help="Who takes the changes; repeat it for a stand-in."),
     ],
-    conf: ConfDir = _CONF,
+    conf: ConfDir = _CONF_DIRECTORY,
     classpath: ClassPath = None,
     peer: PeerName = None,
     secret_file: Annotated[
@@ -88,32 +88,32 @@ def enable(
     Example: vk hbase push enable --db hbase://127.0.0.1:9090/shop --receiver 127.0.0.1:9191
     """
     from viewkeeper.errors import BadValue
-    from viewkeeper_hbase.layout.layout import layout_of
+    from viewkeeper_hbase.layout.layout import table_layout
     from viewkeeper_hbase.push import settings
-    from viewkeeper_hbase.push.admin import Admin
-    from viewkeeper_hbase.push.settings import Agreed
-    from viewkeeper_hbase.url import parse
+    from viewkeeper_hbase.push.admin import PushAdmin
+    from viewkeeper_hbase.push.settings import PushAgreement
+    from viewkeeper_hbase.url import parse_url
 
     if (certificate is None) != (key is None) or (ca is None) != (certificate is None):
         raise BadValue("TLS needs --ca, --certificate and --key.", hint="Name all three, or none.")
     for one in receiver:
-        settings.address(one)
+        settings.parse_address(one)
     with open_writer(db) as store:
-        namespace = parse(store.url).namespace
-        names = {layout_of(namespace, table).name for table in store.catalog().tables}
+        namespace = parse_url(store.url).namespace
+        names = {table_layout(namespace, table).name for table in store.catalog().tables}
         others = tuple(sorted(name for name in names if name.partition(":")[0] != namespace))
-        agreed = Agreed(peer or f"vk_{namespace}", tuple(receiver), (namespace,), others, certificate, key)
-        secret = settings.secret(settings.place(store.state_path), make=True)
-        Admin(conf, classpath).enable(agreed, secret, secret_file, ca, pause)
-        store.put_note(settings.NOTE, agreed.to_json())
+        agreed = PushAgreement(peer or f"vk_{namespace}", tuple(receiver), (namespace,), others, certificate, key)
+        secret = settings.read_secret(settings.push_directory(store.state_path), create=True)
+        PushAdmin(conf, classpath).enable(agreed, secret, secret_file, ca, pause)
+        store.put_note(settings.AGREEMENT_NOTE, agreed.to_json())
         if secret_file:
-            typer.echo(f"the secret is in {settings.place(store.state_path)}/secret: copy it to {secret_file}")
+            typer.echo(f"the secret is in {settings.push_directory(store.state_path)}/secret: copy it to {secret_file}")
     typer.echo(f"the peer {agreed.peer} sends changes of {', '.join((namespace, *others))} to {', '.join(receiver)}")
 
 
 def disable(
-    db: DbItself,
-    conf: ConfDir = _CONF,
+    db: LocalDb,
+    conf: ConfDir = _CONF_DIRECTORY,
     classpath: ClassPath = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Only pause: HBase keeps its WALs until it is enabled again.")
@@ -124,39 +124,39 @@ def disable(
     Example: vk hbase push disable --db hbase://127.0.0.1:9090/shop
     """
     from viewkeeper_hbase.push import settings
-    from viewkeeper_hbase.push.admin import Admin
+    from viewkeeper_hbase.push.admin import PushAdmin
 
     with open_writer(db) as store:
-        agreed = _agreed(store)
+        agreed = _agreed_settings(store)
         if keep:
-            Admin(conf, classpath).disable(agreed.peer)
+            PushAdmin(conf, classpath).disable(agreed.peer)
         else:
-            Admin(conf, classpath).remove(agreed.peer)
-            store.put_note(settings.NOTE, None)
+            PushAdmin(conf, classpath).remove(agreed.peer)
+            store.put_note(settings.AGREEMENT_NOTE, None)
     typer.echo(f"the peer {agreed.peer} {'sends nothing; HBase keeps its WALs' if keep else 'is removed'}")
 
 
-def status(db: DbItself, conf: ConfDir = _CONF, classpath: ClassPath = None) -> None:
+def status(db: LocalDb, conf: ConfDir = _CONF_DIRECTORY, classpath: ClassPath = None) -> None:
     """The peer, its queues with positions, how far it is behind, and the bytes of WAL that HBase keeps for it.
 
     The exit code is 1 if changes are not pushed just now.
 
     Example: vk hbase push status --db hbase://127.0.0.1:9090/shop
     """
-    from viewkeeper.cli.output import aligned
+    from viewkeeper.cli.output import align_rows
     from viewkeeper_hbase.push import settings
-    from viewkeeper_hbase.push.admin import Admin
+    from viewkeeper_hbase.push.admin import PushAdmin
 
     with open_reader(db) as store:
-        agreed, told = _agreed(store), store.note(settings.STATUS)
-    found = Admin(conf, classpath).status(agreed.peer)
+        agreed, told = _agreed_settings(store), store.note(settings.STATUS_NOTE)
+    found = PushAdmin(conf, classpath).status(agreed.peer)
     typer.echo(f"peer      {agreed.peer}, {found.state}, to {found.receivers or ', '.join(agreed.receivers)}")
     typer.echo(f"covers    {', '.join((*found.namespaces, *found.tables)) or 'nothing'}")
     by = "nobody maintains" if told is None else f"{told['by']}{': ' + told['reason'] if told['reason'] else ''}"
     typer.echo(f"capture   by {by}" if told is not None else f"capture   {by}")
     typer.echo(f"lag       {found.lag / 1000:.1f} s")
-    typer.echo(f"held      {sum(q.held for q in found.queues):,} bytes of WAL")
-    for line in aligned([[q.server, q.queue, q.wal, q.shipped] for q in found.queues]):
+    typer.echo(f"held      {sum(q.unshipped_bytes for q in found.queues):,} bytes of WAL")
+    for line in align_rows([[q.server, q.queue, q.wal, q.shipped_text] for q in found.queues]):
         typer.echo(f"queue     {line}")
     if any(q.length < 0 for q in found.queues):
         typer.echo("gone      HBase waits for such a WAL for ever: vk hbase push disable, then enable")
@@ -165,7 +165,7 @@ def status(db: DbItself, conf: ConfDir = _CONF, classpath: ClassPath = None) -> 
 
 
 def listen(
-    db: DbItself,
+    db: LocalDb,
     at: Annotated[
         list[str] | None, typer.Option("--at", metavar="HOST:PORT", help="Only here, of the agreed addresses.")
     ] = None,
@@ -185,24 +185,24 @@ def listen(
 
     from viewkeeper.resources.process_budget import parse_size
     from viewkeeper_hbase.push import settings
-    from viewkeeper_hbase.push.inflow import listening
+    from viewkeeper_hbase.push.inflow import open_receivers
     from viewkeeper_hbase.push.spool import Spool
 
     most = parse_size(spooled, "--spool")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with open_reader(db) as store:
-        agreed, directory = _agreed(store), settings.place(store.state_path)
+        agreed, directory = _agreed_settings(store), settings.push_directory(store.state_path)
     if at:
         agreed = replace(agreed, receivers=tuple(at))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    spool, secret = Spool(directory, most=most, receives=True), settings.secret(directory)
-    receivers = listening(agreed, spool, secret)
+    spool, secret = Spool(directory, max_bytes=most, is_write_only=True), settings.read_secret(directory)
+    receivers = open_receivers(agreed, spool, secret)
     if not receivers:
         typer.echo(f"standing by: none of {', '.join(agreed.receivers)} is an address of this machine that is free")
     with suppress(KeyboardInterrupt):
-        while not receivers and not stopped.wait(_STAND_BY):
-            receivers = listening(agreed, spool, secret)
+        while not receivers and not stopped.wait(_STANDBY_SECONDS):
+            receivers = open_receivers(agreed, spool, secret)
         for receiver in receivers:
             typer.echo(f"receiving at {receiver.address[0]}:{receiver.address[1]} into {directory}")
         stopped.wait()
@@ -210,17 +210,17 @@ def listen(
         receiver.close()
 
 
-def _agreed(store: Store) -> Agreed:
+def _agreed_settings(store: Store) -> PushAgreement:
     from viewkeeper.errors import Unsupported
     from viewkeeper_hbase.push import settings
 
-    note = store.note(settings.NOTE)
+    note = store.note(settings.AGREEMENT_NOTE)
     if note is None:
         raise Unsupported(
             f"HBase pushes nothing to {store.url}.", hint="vk hbase push enable --receiver HOST:PORT makes it so."
         )
-    return settings.Agreed.from_json(note)
+    return settings.PushAgreement.from_json(note)
 
 
 for command in (install, enable, disable, status):
-    help_format.add(app, command)
+    help_format.add_command(app, command)

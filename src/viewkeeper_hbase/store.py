@@ -11,55 +11,55 @@ from typing import Any
 
 from viewkeeper.resources.fork_guard import owned
 from viewkeeper.store.contract.commits import Finding
-from viewkeeper.store.contract.composite_store import StoreOfParts
-from viewkeeper_hbase.capture.changelog import HBaseFeed
-from viewkeeper_hbase.capture.feed import Feed
+from viewkeeper.store.contract.composite_store import DelegatingStore
+from viewkeeper_hbase.capture.changelog import HBaseChangeLog
+from viewkeeper_hbase.capture.feed import ChangeCapture
 from viewkeeper_hbase.capture.time_windows import OVERLAP
-from viewkeeper_hbase.catalog_store import HBaseRecords
-from viewkeeper_hbase.commits import HBasePublishing
-from viewkeeper_hbase.doctor import examine
-from viewkeeper_hbase.handle import Opened
-from viewkeeper_hbase.lease import HBaseLeasing
+from viewkeeper_hbase.catalog_store import HBaseCatalogStore
+from viewkeeper_hbase.commits import HBaseCommits
+from viewkeeper_hbase.doctor import examine_database
+from viewkeeper_hbase.handle import HBaseHandle
+from viewkeeper_hbase.lease import HBaseLeaseStore
 from viewkeeper_hbase.mailbox import RowMailbox
-from viewkeeper_hbase.push.attachment import Attached
-from viewkeeper_hbase.tables import CAPABILITIES, HBaseRows
+from viewkeeper_hbase.push.attachment import PushAttachment
+from viewkeeper_hbase.tables import CAPABILITIES, HBaseTables
 
 
-class HBaseStore(StoreOfParts):
+class HBaseStore(DelegatingStore):
     """One open database in a namespace. Its methods may be called from any thread."""
 
-    keeps_members = True
-    selects = True
+    can_store_family_members = True
+    can_filter_scans = True
     capabilities = CAPABILITIES
 
     def __init__(self, url: str, mode: str = "w", **options: Any) -> None:
-        self._opened = opened = Opened(url, mode, options)
+        self._handle = opened = HBaseHandle(url, mode, options)
         self.url, self.uuid, self.state_path = opened.url, opened.uuid, opened.state_path
         self._client, self._layouts, self._namespace = opened.client, opened.layouts, opened.namespace
-        place, known = opened.place, (opened.records, opened.known, opened.layouts)
+        place, known = opened.address, (opened.meta_table, opened.state_cache, opened.layouts)
         overlap = int(1000 * (OVERLAP if place.overlap is None else place.overlap))
-        feed = Feed(self.url, opened.client, *known, opened.reader, overlap)
-        self._push = Attached(*known, self.state_path, place.capture)
-        feed.arrivals = self._push.arrivals
-        self.records = records = HBaseRecords(opened)
-        self.rows = HBaseRows(opened, records, feed)
-        self.leasing = leasing = HBaseLeasing(opened, self._push)
-        self.publishing = publishing = HBasePublishing(opened, leasing, feed)
-        self.feed = HBaseFeed(opened, feed, self._push, publishing)
-        self.mailbox = RowMailbox(opened.records)
-        owned(self, opened.said)
+        feed = ChangeCapture(self.url, opened.client, *known, opened.reader, overlap)
+        self._push_attachment = PushAttachment(*known, self.state_path, place.capture)
+        feed.arrivals = self._push_attachment.arrivals
+        self.catalog_store = records = HBaseCatalogStore(opened)
+        self.table_store = HBaseTables(opened, records, feed)
+        self.lease_store = leasing = HBaseLeaseStore(opened, self._push_attachment)
+        self.batch_commits = publishing = HBaseCommits(opened, leasing, feed)
+        self.changelog = HBaseChangeLog(opened, feed, self._push_attachment, publishing)
+        self.mailbox = RowMailbox(opened.meta_table)
+        owned(self, opened.fork_description)
 
     @property
-    def look_pause(self) -> float:  # type: ignore[override]
-        return self._push.pause
+    def poll_interval(self) -> float:  # type: ignore[override]
+        return self._push_attachment.poll_interval
 
     @property
-    def tells(self) -> bool:  # type: ignore[override]
-        return self._push.whole
+    def can_notify(self) -> bool:  # type: ignore[override]
+        return self._push_attachment.is_complete
 
     def examine(self) -> Iterator[Finding]:
-        self._opened.live()
-        return examine(self._client, self._opened.records, self._layouts, self._opened.redos)
+        self._handle.require_open()
+        return examine_database(self._client, self._handle.meta_table, self._layouts, self._handle.redo_directory)
 
     def close(self) -> None:
-        self._opened.close(self._push.end)
+        self._handle.close(self._push_attachment.end)

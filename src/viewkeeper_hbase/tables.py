@@ -15,20 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, RowAbsent, Unsupported
-from viewkeeper.model.filtered_table import wanted
+from viewkeeper.model.filtered_table import pushed_comparisons
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.commits import Capabilities, Reject, Seen, Written
-from viewkeeper.store.contract.tables import Rows, column_names, first_row, typed
-from viewkeeper_hbase.capture.feed import Feed
-from viewkeeper_hbase.catalog_store import HBaseRecords
-from viewkeeper_hbase.handle import Opened
+from viewkeeper.store.contract.commits import Capabilities, CaptureMark, RejectedRow, WriteResult
+from viewkeeper.store.contract.tables import TableStore, column_names, convert_rows, first_row
+from viewkeeper_hbase.capture.feed import ChangeCapture
+from viewkeeper_hbase.catalog_store import HBaseCatalogStore
+from viewkeeper_hbase.handle import HBaseHandle
 from viewkeeper_hbase.layout import pushdown
 from viewkeeper_hbase.layout.layout import Layout
-from viewkeeper_hbase.layout.layout_cache import Layouts, if_there
-from viewkeeper_hbase.rejected_rows import Rejects
-from viewkeeper_hbase.snapshot import PinnedBatch
-from viewkeeper_hbase.statistics import split_points
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.layout.layout_cache import Layouts, read_if_exists
+from viewkeeper_hbase.rejected_rows import RejectedRows
+from viewkeeper_hbase.snapshot import HBaseSnapshot
+from viewkeeper_hbase.statistics import choose_split_points
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.errors import NoSuchTable, OutcomeUnknown
 
 # Writes to base tables: whole rows, deletes, and some columns of one row.
@@ -36,27 +36,27 @@ from viewkeeper_hbase.thrift.errors import NoSuchTable, OutcomeUnknown
 # Cells get HBase's own times. Done again after a lost answer, the same rows with a later time are the same rows.
 
 
-def write_rows(client: Client, layouts: Layouts, layout: Layout, puts: pa.Table, deletes: pa.Table) -> int:
+def write_rows(client: HBaseClient, layouts: Layouts, layout: Layout, puts: pa.Table, deletes: pa.Table) -> int:
     """Put whole rows and delete keys; how many."""
     table = layout.table
-    keys, cells = layout.encode(typed(table, puts, table.arrow.names))
-    dead = layout.row_keys(typed(table, deletes, [c.name for c in table.key_columns]))
-    _refuse_twice(table, keys, dead)
+    keys, cells = layout.encode(convert_rows(table, puts, table.arrow.names))
+    dead = layout.encode_row_keys(convert_rows(table, deletes, [c.name for c in table.key_columns]))
+    _check_unique_keys(table, keys, dead)
 
     def write() -> None:
-        if len(keys) and layout.mark is not None:
-            client.put_many(layout.name, keys, cells, again=True)
+        if len(keys) and layout.mark_column is not None:
+            client.put_rows(layout.name, keys, cells, retry_unknown=True)
         elif len(keys):
-            _replace(client, layout, keys, cells)
+            _replace_rows(client, layout, keys, cells)
         if len(dead):
-            client.delete_many(layout.name, dead, again=True)
+            client.delete_rows(layout.name, dead, retry_unknown=True)
 
     if len(keys) or len(dead):
-        layouts.making(layout, write)
+        layouts.write_creating_table(layout, write)
     return len(keys) + len(dead)
 
 
-def _replace(client: Client, layout: Layout, keys: pa.Array, cells: dict[bytes, pa.Array]) -> None:
+def _replace_rows(client: HBaseClient, layout: Layout, keys: pa.Array, cells: dict[bytes, pa.Array]) -> None:
     """Whole rows of a table without marks: where a column is NULL its cell must go, in the same step."""
     nulls = np.zeros(len(keys), np.int64)
     for values in cells.values():
@@ -67,14 +67,14 @@ def _replace(client: Client, layout: Layout, keys: pa.Array, cells: dict[bytes, 
             hint="Give at least one column a value.",
         )
     whole = pa.array(nulls == 0)
-    client.put_many(layout.name, keys.filter(whole), {c: v.filter(whole) for c, v in cells.items()}, again=True)
+    client.put_rows(layout.name, keys.filter(whole), {c: v.filter(whole) for c, v in cells.items()}, retry_unknown=True)
     for at in np.flatnonzero(nulls):  # a call for each row: HBase has no other that puts and deletes at once
         row = {column: values[int(at)].as_py() for column, values in cells.items()}
         puts = {column: value for column, value in row.items() if value is not None}
         client.change(layout.name, keys[int(at)].as_py(), puts, [c for c in row if c not in puts])
 
 
-def update_row(client: Client, layout: Layout, key: pa.Table, columns: pa.Table) -> bool:
+def update_row(client: HBaseClient, layout: Layout, key: pa.Table, columns: pa.Table) -> bool:
     """Change some columns of one row, in one step; False if they have these values already."""
     table = layout.table
     if key.num_rows != 1:
@@ -86,18 +86,18 @@ def update_row(client: Client, layout: Layout, key: pa.Table, columns: pa.Table)
             f"Column {fixed[0]} is in the key of {table.name} and cannot be updated.",
             hint="Delete the row and put a new one.",
         )
-    new = layout.encode_columns(typed(table, columns.rename_columns(names), names))
+    new = layout.encode_columns(convert_rows(table, columns.rename_columns(names), names))
     cells = {cell: values[0].as_py() for cell, values in new.items()}
-    row_key = layout.row_keys(typed(table, key, [c.name for c in table.key_columns]))[0].as_py()
+    row_key = layout.encode_row_keys(convert_rows(table, key, [c.name for c in table.key_columns]))[0].as_py()
     puts = {cell: value for cell, value in cells.items() if value is not None}
     nulls = [cell for cell, value in cells.items() if value is None]
     while True:
-        there = if_there(layout, lambda: client.get(layout.name, row_key, layout.families))
+        there = read_if_exists(layout, lambda: client.get(layout.name, row_key, layout.families))
         if there is None:
             raise RowAbsent(
                 f"{table.name} has no row with key {key.to_pylist()[0]}.", hint="Put the whole row instead."
             )
-        since = there[layout.mark].time if layout.mark is not None and layout.mark in there else -1
+        since = there[layout.mark_column].time if layout.mark_column is not None and layout.mark_column in there else -1
         now = {column: cell.value for column, cell in there.items() if cell.time >= since}
         if all(now.get(cell) == value for cell, value in cells.items()):
             return False
@@ -108,81 +108,81 @@ def update_row(client: Client, layout: Layout, key: pa.Table, columns: pa.Table)
                 return True
 
 
-def _refuse_twice(table: Table, keys: pa.Array, dead: pa.Array) -> None:
-    both = pa.concat_arrays([keys.cast(pa.binary()), dead.cast(pa.binary())])
+def _check_unique_keys(table: Table, keys: pa.Array, deleted_keys: pa.Array) -> None:
+    both = pa.concat_arrays([keys.cast(pa.binary()), deleted_keys.cast(pa.binary())])
     if len(both) > 1 and pc.count_distinct(both).as_py() < len(both):
         raise BadValue(f"A write to {table.name} has the same key twice.", hint="Keep the last row of each key.")
 
 
 CAPABILITIES = Capabilities(
-    change_feed=True, atomic_batch=False, snapshot_scan=False, before_images=False, cell_versions=True
+    changelog=True, atomic_batch=False, snapshot_scan=False, before_images=False, cell_versions=True
 )
 
 
-class HBaseRows(Rows):
+class HBaseTables(TableStore):
     """Base tables as they are, views at the published batch."""
 
     capabilities = CAPABILITIES
 
-    def __init__(self, opened: Opened, records: HBaseRecords, feed: Feed) -> None:
-        self.url = opened.url
-        self._opened, self._records, self._feed = opened, records, feed
-        self._layouts, self._reader, self._sizes = opened.layouts, opened.reader, opened.sizes
+    def __init__(self, handle: HBaseHandle, catalog_store: HBaseCatalogStore, capture: ChangeCapture) -> None:
+        self.url = handle.url
+        self._handle, self._catalog_store, self._capture = handle, catalog_store, capture
+        self._layouts, self._reader, self._table_statistics = handle.layouts, handle.reader, handle.table_statistics
 
     def drop_rows(self, table: Table) -> None:
-        self._opened.writable()
-        layout = self._layouts.of(table)
-        if layout.owned:
+        self._handle.require_writable()
+        layout = self._layouts.layout_of(table)
+        if layout.is_owned:
             with suppress(NoSuchTable):
-                self._opened.there.discard(layout.name)
-                self._opened.client.tables.drop(layout.name)
+                self._handle.existing_tables.discard(layout.name)
+                self._handle.client.admin.drop(layout.name)
         self._layouts.forget(table)
-        self._sizes.forget(table)
+        self._table_statistics.invalidate(table)
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
-    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
-        self._opened.writable()
-        count = write_rows(self._opened.client, self._layouts, self._layouts.of(table), puts, deletes)
-        self._sizes.forget(table)
-        return self._written(count)
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> WriteResult:
+        self._handle.require_writable()
+        count = write_rows(self._handle.client, self._layouts, self._layouts.layout_of(table), puts, deletes)
+        self._table_statistics.invalidate(table)
+        return self._write_result(count)
 
-    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
-        noted = self._records.note(f"once:{writer}")
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> WriteResult:
+        noted = self._catalog_store.note(f"once:{writer}")
         if noted is not None and noted["number"] >= number:
-            return self._written(0)
+            return self._write_result(0)
         written = self.write(table, puts, deletes)
-        self._records.put_note(f"once:{writer}", {"number": number})
+        self._catalog_store.put_note(f"once:{writer}", {"number": number})
         return written
 
-    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
-        self._opened.writable()
-        return self._written(int(update_row(self._opened.client, self._layouts.of(table), key, columns)))
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> WriteResult:
+        self._handle.require_writable()
+        return self._write_result(int(update_row(self._handle.client, self._layouts.layout_of(table), key, columns)))
 
-    def _written(self, count: int) -> Written:
-        return Written(self._feed.after_write() if count else self._feed.head(), count, atomic=False)
+    def _write_result(self, count: int) -> WriteResult:
+        return WriteResult(self._capture.after_write() if count else self._capture.head(), count, atomic=False)
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        self._opened.live()
-        layout = self._layouts.of(table)
-        name = layout.keys.encode_one(key)
-        point = self._layouts.point(layout)
+        self._handle.require_open()
+        layout = self._layouts.layout_of(table)
+        name = layout.row_key_encoding.encode_one(key)
+        point = self._layouts.point_reader(layout)
         if point is not None:
-            cells = self._reader.cells(layout, name)
+            cells = self._reader.read_cells(layout, name)
             if cells is None:
                 return None
-            found = point.row(key, cells)
+            found = point.read_row(key, cells)
             if found is not None:
                 return found
         keys = pa.array([name], pa.binary())
         return first_row(table, self._reader.get(layout, keys, table.arrow.names).rows)
 
-    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        self._opened.live()
-        layout = self._layouts.of(table)
-        names = layout.row_keys(typed(table, keys, [c.name for c in table.key_columns]))
+    def get_rows(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+        self._handle.require_open()
+        layout = self._layouts.layout_of(table)
+        names = layout.encode_row_keys(convert_rows(table, keys, [c.name for c in table.key_columns]))
         return self._reader.get(layout, names, column_names(table, columns)).rows
 
     def scan(
@@ -194,51 +194,53 @@ class HBaseRows(Rows):
         stop: bytes | None = None,
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        self._opened.live()
-        return self._reader.scan(self._layouts.of(table), column_names(table, columns), start, stop, limit)
+        self._handle.require_open()
+        return self._reader.scan(self._layouts.layout_of(table), column_names(table, columns), start, stop, limit)
 
     def count(self, table: Table) -> int:
-        self._opened.live()
-        return self._sizes.of(table).rows
+        self._handle.require_open()
+        return self._table_statistics.size_of(table).rows
 
-    def rejects(self, table: Table) -> list[Reject]:
-        self._opened.live()
-        return Rejects(self._opened.records).listed(table)
+    def rejected_rows(self, table: Table) -> list[RejectedRow]:
+        self._handle.require_open()
+        return RejectedRows(self._handle.meta_table).list_rows(table)
 
     # -- reads at a cut -----------------------------------------------------------------------------------------------
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
-        self._opened.live()
-        return self._feed.at(table, column_names(table, columns), cut, start, stop)
+        self._handle.require_open()
+        return self._capture.scan_at(table, column_names(table, columns), cut, start, stop)
 
-    def scan_text(self, table: Table, columns: Sequence[str]) -> str:
-        return pushdown.scan_text(self._layouts.of(table), columns, wanted(table))
+    def describe_scan(self, table: Table, columns: Sequence[str]) -> str:
+        return pushdown.describe_scan(self._layouts.layout_of(table), columns, pushed_comparisons(table))
 
     def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
-        self._opened.live()
-        return self._feed.find_at(table, keys, column_names(table, columns), cut)
+        self._handle.require_open()
+        return self._capture.find_at(table, keys, column_names(table, columns), cut)
 
-    def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
-        self._opened.live()
-        return self._feed.watch(table, cut, seen)
+    def capture_mark(self, table: Table, cut: int, expected: CaptureMark | None = None) -> CaptureMark | None:
+        self._handle.require_open()
+        return self._capture.capture_mark(table, cut, expected)
 
     def has_moved(self, table: Table, cut: int) -> bool:
-        return self._feed.has_moved(table, cut)
+        return self._capture.has_moved(table, cut)
 
-    def pin(self) -> PinnedBatch:
-        self._opened.live()
-        return PinnedBatch(self._opened.records, self._opened.known, self._layouts, self._reader, self._feed)
+    def open_snapshot(self) -> HBaseSnapshot:
+        self._handle.require_open()
+        return HBaseSnapshot(
+            self._handle.meta_table, self._handle.state_cache, self._layouts, self._reader, self._capture
+        )
 
     # -- ranges of keys -----------------------------------------------------------------------------------------------
 
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
-        return self._layouts.of(table).row_keys(rows)
+        return self._layouts.layout_of(table).encode_row_keys(rows)
 
-    def in_key_order(self, table: Table) -> bool:
-        return self._layouts.of(table).in_key_order
+    def is_in_key_order(self, table: Table) -> bool:
+        return self._layouts.layout_of(table).is_in_key_order
 
-    def split_points(self, table: Table, parts: int) -> list[bytes]:
-        self._opened.live()
-        return split_points(self._sizes.of(table), parts)
+    def split_points(self, table: Table, range_count: int) -> list[bytes]:
+        self._handle.require_open()
+        return choose_split_points(self._table_statistics.size_of(table), range_count)

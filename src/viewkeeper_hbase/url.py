@@ -24,39 +24,39 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from viewkeeper.errors import BadValue
 from viewkeeper_hbase.thrift.connection import Gateway, Tls
-from viewkeeper_hbase.thrift.pool import Retry
+from viewkeeper_hbase.thrift.pool import RetryPolicy
 
-_TLS = ("tls", "ca", "certificate", "key", "verify")
-_STORE = ("overlap", "cache", "lease")
-_TALK = ("transport", "protocol", "connect_timeout", "read_timeout", "retries")
-_OPTIONS = (*_TALK, *_TLS, *_STORE, "state", "create", "capture", "gateways")
-_CAPTURES = ("auto", "push", "poll")
-_MAY_BE_ZERO = ("retries", "overlap", "cache")
+_TLS_OPTIONS = ("tls", "ca", "certificate", "key", "verify")
+_STORE_OPTIONS = ("overlap", "cache", "lease")
+_GATEWAY_OPTIONS = ("transport", "protocol", "connect_timeout", "read_timeout", "retries")
+_OPTIONS = (*_GATEWAY_OPTIONS, *_TLS_OPTIONS, *_STORE_OPTIONS, "state", "create", "capture", "gateways")
+_CAPTURE_MODES = ("auto", "push", "poll")
+_ZERO_ALLOWED = ("retries", "overlap", "cache")
 _HINT = f"Write hbase://host:port/namespace; options after a ?: {', '.join(_OPTIONS)}."
 
 
 @dataclass(frozen=True)
-class Place:
+class DatabaseAddress:
     """What a URL names."""
 
     gateway: Gateway
     namespace: str
-    retry: Retry
+    retry: RetryPolicy
     state: str | None = None
     overlap: float | None = None
     cache: float | None = None
     lease: float | None = None
     create: bool = False
     capture: str = "auto"
-    others: tuple[Gateway, ...] = ()
+    other_gateways: tuple[Gateway, ...] = ()
     """Gateways beside the first."""
 
-    def gateway_of(self, who: int) -> Gateway:
+    def choose_gateway(self, process: int) -> Gateway:
         """One of the gateways, for one of many who talk to them at the same time."""
-        return (self.gateway, *self.others)[who % (1 + len(self.others))]
+        return (self.gateway, *self.other_gateways)[process % (1 + len(self.other_gateways))]
 
 
-def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
+def parse_url(url: str, options: Mapping[str, Any] | None = None) -> DatabaseAddress:
     """Read a URL; `options` (of `open`) are the same ones and win over those in the URL."""
     parts = urlsplit(url)
     try:
@@ -71,25 +71,31 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     if unknown:
         raise BadValue(f"{url}: there is no option {unknown[0]}.", hint=_HINT)
     how: dict[str, Any] = {name: said[name] for name in ("transport", "protocol") if name in said}
-    how |= {name: _number(url, name, said[name]) for name in ("connect_timeout", "read_timeout") if name in said}
-    retry = Retry(times=int(_number(url, "retries", said["retries"]))) if "retries" in said else Retry()
-    own: dict[str, Any] = {name: _number(url, name, said[name]) for name in _STORE if name in said}
+    how |= {name: _parse_number(url, name, said[name]) for name in ("connect_timeout", "read_timeout") if name in said}
+    retry = (
+        RetryPolicy(max_retries=int(_parse_number(url, "retries", said["retries"])))
+        if "retries" in said
+        else RetryPolicy()
+    )
+    own: dict[str, Any] = {name: _parse_number(url, name, said[name]) for name in _STORE_OPTIONS if name in said}
     own["state"] = str(said["state"]) if "state" in said else None
     own["capture"] = str(said.get("capture", "auto"))
-    if own["capture"] not in _CAPTURES:
-        raise BadValue(f"{url}: there is no capture={own['capture']}.", hint=f"Write one of: {', '.join(_CAPTURES)}.")
-    own["create"] = _truth(url, "create", said.get("create", False))
-    gateway = Gateway(parts.hostname, port, tls=_tls(url, said), **how)
+    if own["capture"] not in _CAPTURE_MODES:
+        raise BadValue(
+            f"{url}: there is no capture={own['capture']}.", hint=f"Write one of: {', '.join(_CAPTURE_MODES)}."
+        )
+    own["create"] = _parse_boolean(url, "create", said.get("create", False))
+    gateway = Gateway(parts.hostname, port, tls=_parse_tls(url, said), **how)
     named = [place for place in str(said.get("gateways", "")).split(",") if place]
-    others = tuple(_gateway(url, gateway, place) for place in named)
-    return Place(gateway, namespace, retry, others=others, **own)
+    others = tuple(_parse_gateway(url, gateway, place) for place in named)
+    return DatabaseAddress(gateway, namespace, retry, other_gateways=others, **own)
 
 
-def _gateway(url: str, first: Gateway, place: str) -> Gateway:
+def _parse_gateway(url: str, first: Gateway, host_port: str) -> Gateway:
     """Another gateway, spoken to as the first."""
-    host, _, port = place.partition(":")
+    host, _, port = host_port.partition(":")
     if not host or (port and not port.isdigit()):
-        raise BadValue(f"{url}: {place} in gateways= is no host:port.", hint=_HINT)
+        raise BadValue(f"{url}: {host_port} in gateways= is no host:port.", hint=_HINT)
     return replace(first, host=host, port=int(port or 9090))
 
 
@@ -100,31 +106,35 @@ def with_options(url: str, options: Mapping[str, Any]) -> str:
     return urlunsplit(parts._replace(query=urlencode(said)))
 
 
-def state_home(uuid: str) -> str:
+def default_state_path(uuid: str) -> str:
     """Where a database's state is, unless the URL says it."""
     base = os.environ.get("XDG_STATE_HOME")
     return str((Path(base) if base else Path.home() / ".local" / "state") / "viewkeeper" / uuid)
 
 
-def _tls(url: str, said: Mapping[str, Any]) -> Tls | None:
-    asked = _truth(url, "tls", said["tls"]) if "tls" in said else any(name in said for name in _TLS)
+def _parse_tls(url: str, options: Mapping[str, Any]) -> Tls | None:
+    asked = (
+        _parse_boolean(url, "tls", options["tls"])
+        if "tls" in options
+        else any(name in options for name in _TLS_OPTIONS)
+    )
     if not asked:
         return None
-    files = {name: str(said[name]) for name in ("ca", "certificate", "key") if name in said}
-    return Tls(**files, verify=_truth(url, "verify", said.get("verify", True)))
+    files = {name: str(options[name]) for name in ("ca", "certificate", "key") if name in options}
+    return Tls(**files, verify=_parse_boolean(url, "verify", options.get("verify", True)))
 
 
-def _number(url: str, name: str, value: Any) -> float:
+def _parse_number(url: str, name: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = -1.0
-    if not 0 <= number < 1e6 or (number == 0 and name not in _MAY_BE_ZERO):
+    if not 0 <= number < 1e6 or (number == 0 and name not in _ZERO_ALLOWED):
         raise BadValue(f"{url}: {name}={value} is not a number above zero.", hint=_HINT)
     return number
 
 
-def _truth(url: str, name: str, value: Any) -> bool:
+def _parse_boolean(url: str, name: str, value: Any) -> bool:
     text = str(value).lower()
     if text not in ("true", "false", "1", "0", "yes", "no"):
         raise BadValue(f"{url}: {name}={value} is neither true nor false.", hint=_HINT)

@@ -19,13 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.contract.limited import LIMITED
+from tests.contract.limited import LIMITED_STORES
 
 import viewkeeper as vk
 from viewkeeper.model import types
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.store.contract.store import Store, Written
+from viewkeeper.store.contract.store import Store, WriteResult
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.registry import open_store
 
@@ -47,13 +47,13 @@ def _rocksdb(directory: Path, request: pytest.FixtureRequest) -> Opener:
 
 
 def _hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
-    from viewkeeper_hbase.thrift.client import Client
+    from viewkeeper_hbase.thrift.client import HBaseClient
     from viewkeeper_hbase.thrift.connection import Gateway
 
     server = request.getfixturevalue("hbase")
     namespace = f"vk_{secrets.token_hex(4)}"
-    with Client(Gateway(server.host, server.port)) as client:
-        client.tables.create_namespace(namespace)
+    with HBaseClient(Gateway(server.host, server.port)) as client:
+        client.admin.create_namespace(namespace)
 
     def open_again(mode: str = "w", **options: Any) -> Store:
         # Without a cache: these tests look at one another's changes at once.
@@ -88,15 +88,15 @@ def _small_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
 
 def _pushed_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
     """The same, and it pushes what is written: `tests.contract.pushing`."""
-    from tests.contract.pushing import pushing
+    from tests.contract.pushing import start_endpoint
 
-    server = pushing(directory, request)
+    server = start_endpoint(directory, request)
 
     def open_again(mode: str = "w", **options: Any) -> Store:
         options = {"state": str(directory / "state"), "cache": 0, "create": True, **options}
         store: Any = open_store(f"hbase://{server.small.host}:{server.small.port}/small", mode, **options)
         if mode == "w":
-            server.agree(store)
+            server.enable_push(store)
             store._push.begin()  # as who maintains does
         return store
 
@@ -162,7 +162,7 @@ def open_db(
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Opener]] = {
     "lmdb": _lmdb,
     "rocksdb": _rocksdb,
-    **{name: _limited(kind) for name, kind in LIMITED.items()},
+    **{name: _limited(kind) for name, kind in LIMITED_STORES.items()},
     "atomic rows only": _small_hbase,
     "pushed": _pushed_hbase,
     "hbase": _hbase,
@@ -253,12 +253,12 @@ def summed(delta: pa.Table) -> dict[tuple[Any, ...], int]:
     return {row: weight for row, weight in total.items() if weight}
 
 
-def assert_changed(store: Store, written: Written, really: int, asked: int) -> None:
+def assert_changed(store: Store, written: WriteResult, expected: int, written_rows: int) -> None:
     """How many rows of a call really changed, which a store without before-images may not know."""
     if store.capabilities.before_images:
-        assert written.changed == really
+        assert written.changed_rows == expected
     else:
-        assert really <= written.changed <= asked
+        assert expected <= written.changed_rows <= written_rows
 
 
 def skip_if_small(store: Store) -> None:

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone, Unsupported
-from viewkeeper.model.delta import weighted
+from viewkeeper.model.delta import with_weight
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.store import Changed, Pinned, Seen
+from viewkeeper.store.contract.store import CaptureMark, ChangedKeys, StoreSnapshot
 from viewkeeper.store.contract.tables import column_names
 from viewkeeper.store.lmdb import LmdbStore
 
@@ -28,9 +28,9 @@ class OnlyKeys(LmdbStore):
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         raise Unsupported("This feed has no before-images.")
 
-    def changed(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
-    ) -> tuple[Changed, Seen]:
+    def changed_keys(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: CaptureMark | None = None
+    ) -> tuple[ChangedKeys, CaptureMark]:
         names = [c.name for c in table.key_columns]
         touched = super().changes(table, names, after, upto)
         with suppress(SnapshotGone):  # an overlap, as far as the log goes
@@ -43,14 +43,14 @@ class OnlyKeys(LmdbStore):
         net = rows.group_by(wanted).aggregate([("¤w", "sum")])
         rows = net.filter(pc.greater(net["¤w_sum"], 0)).select(wanted)
         if after % 3 == 0:  # as after a long pause: the whole table
-            return Changed(None, rows.select(list(columns))), Seen()
-        return Changed(keys, rows.join(keys, names, join_type="left semi").select(list(columns))), Seen()
+            return ChangedKeys(None, rows.select(list(columns))), CaptureMark()
+        return ChangedKeys(keys, rows.join(keys, names, join_type="left semi").select(list(columns))), CaptureMark()
 
 
 class OnlyScans(LmdbStore):
     """No change feed: what happened is the difference to what is known, and there is no past."""
 
-    capabilities = replace(LmdbStore.capabilities, change_feed=False, before_images=False, snapshot_scan=False)
+    capabilities = replace(LmdbStore.capabilities, changelog=False, before_images=False, snapshot_scan=False)
 
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         raise Unsupported("This store has no change feed.")
@@ -58,18 +58,20 @@ class OnlyScans(LmdbStore):
     def entries(self, table: Table, columns: Sequence[str], after: int, upto: int) -> Any:
         raise Unsupported("This store has no change feed.")
 
-    def changed(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
-    ) -> tuple[Changed, Seen]:
-        return Changed(None, pa.Table.from_batches(self.scan(table, columns), _schema(table, columns))), Seen()
+    def changed_keys(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: CaptureMark | None = None
+    ) -> tuple[ChangedKeys, CaptureMark]:
+        return ChangedKeys(
+            None, pa.Table.from_batches(self.scan(table, columns), _schema(table, columns))
+        ), CaptureMark()
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
         for batch in self.scan(table, columns, start=start, stop=stop):
-            yield from weighted(pa.Table.from_batches([batch]), 1).to_batches()
+            yield from with_weight(pa.Table.from_batches([batch]), 1).to_batches()
 
-    def pin(self) -> Pinned:
+    def open_snapshot(self) -> StoreSnapshot:
         raise Unsupported(f"{self.url} has no snapshots.")
 
 
@@ -77,7 +79,7 @@ class OnlyPages(LmdbStore):
     """No snapshots: a scan reads page after page, each as it is when its turn comes."""
 
     capabilities = replace(LmdbStore.capabilities, snapshot_scan=False)
-    page = 1000
+    page_rows = 1000
 
     def scan(
         self,
@@ -95,7 +97,7 @@ class OnlyPages(LmdbStore):
     ) -> Iterator[pa.RecordBatch]:
         left = limit
         while left is None or left > 0:
-            size = self.page if left is None else min(left, self.page)
+            size = self.page_rows if left is None else min(left, self.page_rows)
             rows = pa.Table.from_batches(super().scan(table, start=start, stop=stop, limit=size), table.arrow)
             rows = rows.slice(0, size)
             if not rows.num_rows:
@@ -104,7 +106,7 @@ class OnlyPages(LmdbStore):
             left = None if left is None else left - rows.num_rows
             start = encode_keys(table, rows.slice(rows.num_rows - 1))[0].as_py() + b"\0"
 
-    def pin(self) -> Pinned:
+    def open_snapshot(self) -> StoreSnapshot:
         raise Unsupported(f"{self.url} has no snapshots.")
 
 
@@ -117,9 +119,9 @@ class OnlyNow(OnlyPages):
     def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
         raise Unsupported("This feed has no before-images.")
 
-    def changed(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
-    ) -> tuple[Changed, Seen]:
+    def changed_keys(
+        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: CaptureMark | None = None
+    ) -> tuple[ChangedKeys, CaptureMark]:
         names = [c.name for c in table.key_columns]
         wanted = list(dict.fromkeys([*columns, *names]))
         calls = [rows for _, _, rows in super().entries(table, wanted, after, upto)]
@@ -133,7 +135,7 @@ class OnlyNow(OnlyPages):
         keys = [dict(zip(names, key, strict=True)) for key in seen]
         there = [row for row in seen.values() if row is not None]
         rows = pa.Table.from_pylist(there, _schema(table, wanted)).select(list(columns))
-        return Changed(pa.Table.from_pylist(keys, _schema(table, names)), rows), Seen()
+        return ChangedKeys(pa.Table.from_pylist(keys, _schema(table, names)), rows), CaptureMark()
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
@@ -142,7 +144,7 @@ class OnlyNow(OnlyPages):
 
 
 def _schema(table: Table, columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([table.arrow.field(name) for name in columns])
+    return pa.schema([table.arrow.read_field(name) for name in columns])
 
 
 LIMITED: dict[str, type[LmdbStore]] = {

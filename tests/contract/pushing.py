@@ -20,8 +20,8 @@ from tests.contract.small_hbase import SmallHBase, Table
 
 from viewkeeper_hbase.devserver.server import free_port
 from viewkeeper_hbase.push import protocol, settings
-from viewkeeper_hbase.push.protocol import Caller, Touched, Wire
-from viewkeeper_hbase.push.settings import Agreed
+from viewkeeper_hbase.push.protocol import Caller, PushConnection, TouchedRows
+from viewkeeper_hbase.push.settings import PushAgreement
 
 PEER = "vk_small"
 NAME = "small,16020,1"
@@ -36,83 +36,88 @@ class Pushing:
         self.small, self.receiver = small, f"127.0.0.1:{port}"
         self.secret = b""
         self.epoch = "1"
-        self.others: list[str] = []
-        self.lost: list[str] = []
+        self.extra_queue_lines: list[str] = []
+        self.lost_wal_lines: list[str] = []
         self.entries: list[tuple[str, bytes, int]] = []
         self.loads: list[str] = []
-        self.shipped = 0
+        self.shipped_count = 0
         self.stopped = threading.Event()
         self.sending = threading.Event()
         self.sending.set()
-        self._unwanted: frozenset[str] = frozenset()
-        small.on_create = self._created
+        self._excluded_tables: frozenset[str] = frozenset()
+        small.on_create = self._on_table_created
 
-    def _created(self, name: str, table: Table) -> None:
+    def _on_table_created(self, name: str, table: Table) -> None:
         table.on_add = lambda row, at: self.entries.append((name, row, at))
 
-    def agree(self, store: Any) -> None:
+    def enable_push(self, store: Any) -> None:
         """What `vk hbase push enable` does."""
-        if store.note(settings.NOTE) is not None:
+        if store.note(settings.AGREEMENT_NOTE) is not None:
             return
-        self.secret = settings.secret(settings.place(store.state_path), make=True)
-        store.put_note(settings.NOTE, Agreed(PEER, (self.receiver,), ("small",)).to_json())
-        for role, work in (("data", self._data), ("control", self._control)):
+        self.secret = settings.read_secret(settings.push_directory(store.state_path), create=True)
+        store.put_note(settings.AGREEMENT_NOTE, PushAgreement(PEER, (self.receiver,), ("small",)).to_json())
+        for role, work in (("data", self._serve_data), ("control", self._serve_control)):
             threading.Thread(target=self._serve, args=(role, work), daemon=True).start()
 
-    def _serve(self, role: str, work: Callable[[Wire, str], None]) -> None:
+    def _serve(self, role: str, work: Callable[[PushConnection, str], None]) -> None:
         while not self.stopped.is_set():
-            with suppress(OSError, EOFError, protocol.Refused):
+            with suppress(OSError, EOFError, protocol.ProtocolError):
                 caller = Caller(role, NAME, PEER, self.epoch)
-                with closing(protocol.call(settings.address(self.receiver), self.secret, caller, timeout=60)) as opened:
+                with closing(
+                    protocol.connect_receiver(settings.parse_address(self.receiver), self.secret, caller, timeout=60)
+                ) as opened:
                     work(opened, caller.epoch)
             time.sleep(0.01)
 
-    def _data(self, opened: Wire, epoch: str) -> None:
+    def _serve_data(self, connection: PushConnection, epoch: str) -> None:
         while not self.stopped.is_set() and epoch == self.epoch:
             self.sending.wait(0.01)
             upto = len(self.entries)
-            if (self.shipped == upto and not self.loads) or not self.sending.is_set():
+            if (self.shipped_count == upto and not self.loads) or not self.sending.is_set():
                 time.sleep(0.002)
                 continue
-            frame = self._frame(self.entries[self.shipped : upto])
+            frame = self._encode_frame(self.entries[self.shipped_count : upto])
             if frame:
-                opened.send(b"D" + frame)
-                assert opened.receive() == b"A"
-            self.shipped = upto
+                connection.send(b"D" + frame)
+                assert connection.receive() == b"A"
+            self.shipped_count = upto
 
-    def _frame(self, entries: list[tuple[str, bytes, int]]) -> bytes:
+    def _encode_frame(self, entries: list[tuple[str, bytes, int]]) -> bytes:
         tables = {}
-        for name in {name for name, _, _ in entries} - self._unwanted:
+        for name in {name for name, _, _ in entries} - self._excluded_tables:
             rows = [(row, at) for table, row, at in entries if table == name]
             times = np.array([at for _, at in rows], np.int64)
-            tables[name] = Touched(pa.array([row for row, _ in rows], pa.binary()), times, times, int(times.max()))
+            tables[name] = TouchedRows(pa.array([row for row, _ in rows], pa.binary()), times, times, int(times.max()))
         while self.loads:
             none = np.empty(0, np.int64)
-            tables[self.loads.pop()] = Touched(pa.array([], pa.binary()), none, none, 0, loaded=True)
-        return protocol.write(tables)
+            tables[self.loads.pop()] = TouchedRows(pa.array([], pa.binary()), none, none, 0, is_bulk_loaded=True)
+        return protocol.encode_tables(tables)
 
-    def _control(self, opened: Wire, epoch: str) -> None:
+    def _serve_control(self, connection: PushConnection, epoch: str) -> None:
         while not self.stopped.is_set() and epoch == self.epoch:
-            opened.settimeout(0.2)
+            connection.settimeout(0.2)
             try:
-                asked, *lines = opened.receive().decode().split("\n")
+                asked, *lines = connection.receive().decode().split("\n")
             except TimeoutError:
                 continue
             answer = [asked]
             if asked.startswith("M"):
-                self._unwanted = frozenset(lines) or self._unwanted
+                self._excluded_tables = frozenset(lines) or self._excluded_tables
                 answer += [f"clock {time.time_ns() // 1_000_000}", f"{WAL} {len(self.entries)}"]
             elif asked.startswith("L"):
-                answer += self.lost
+                answer += self.lost_wal_lines
             elif asked.startswith("W"):
                 deadline, upto = time.monotonic() + int(lines[0]) / 1000, int(lines[1].rpartition(" ")[2])
-                while self.shipped < upto and time.monotonic() < deadline:
+                while self.shipped_count < upto and time.monotonic() < deadline:
                     time.sleep(0.001)
                 own = f"queue {NAME} {PEER} "
-                answer += [f"{own}{WAL} {self.shipped}", *(line for line in self.others if line.startswith(own))]
+                answer += [
+                    f"{own}{WAL} {self.shipped_count}",
+                    *(line for line in self.extra_queue_lines if line.startswith(own)),
+                ]
             else:
-                answer += [f"live {NAME}", f"queue {NAME} {PEER} {WAL} {self.shipped}", *self.others]
-            opened.send("\n".join(answer).encode())
+                answer += [f"live {NAME}", f"queue {NAME} {PEER} {WAL} {self.shipped_count}", *self.extra_queue_lines]
+            connection.send("\n".join(answer).encode())
 
 
 def pushing(directory: Path, request: pytest.FixtureRequest) -> Pushing:

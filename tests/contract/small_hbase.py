@@ -26,9 +26,9 @@ from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TFramedTransport, TSocket, TTransportException
 
 from viewkeeper_hbase.thrift.cells import DELETE_COLUMN, DELETE_FAMILY, PUT
-from viewkeeper_hbase.thrift.connection import idl
+from viewkeeper_hbase.thrift.connection import thrift_interface
 
-HBASE = idl()
+HBASE = thrift_interface()
 ALL = (0, 2**63 - 1)
 
 Column = tuple[bytes, bytes]

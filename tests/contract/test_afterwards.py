@@ -22,7 +22,7 @@ from viewkeeper.commit import cleanup, compactor
 from viewkeeper.database import Database
 from viewkeeper.errors import PublicationUnknown, StoreError
 from viewkeeper.resources import unlisted_files
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.state import open_state
 
 KINDS = ["lmdb", "rocksdb", "atomic rows only", "atomic rows only, state behind a URL"]
@@ -33,7 +33,7 @@ MANY = ["lmdb", *(pytest.param(kind, marks=pytest.mark.deep) for kind in KINDS[1
 
 @pytest.fixture(params=[*KINDS, REAL])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    monkeypatch.setattr(cleanup, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup, "_MIN_INTERVAL", 0.0)
     with planned_shop(request, tmp_path, monkeypatch) as db:
         fill(db, 30, "totals")
         yield db
@@ -64,7 +64,7 @@ def test_a_step_after_publication_that_fails(shop: Database, point: str, caplog:
     for step in range(3):
         shop.put("items", [item(step, 100 + step)])
         before = shop.status().epoch
-        with failpoints.failing(point, errno.EIO), caplog.at_level(logging.WARNING, "viewkeeper"):
+        with failpoints.fail_at(point, errno.EIO), caplog.at_level(logging.WARNING, "viewkeeper"):
             report = shop.refresh()
         assert report.epoch == before + 1
         assert report.changes
@@ -86,8 +86,10 @@ def _refused(*_: Any, **__: Any) -> Any:
 def test_state_whose_files_cannot_be_deleted(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an S3 bucket does for which DELETE is not granted: from the first batch on, and when it is opened again."""
     with monkeypatch.context() as denied:
-        denied.setattr(Directory, "remove", _refused)
-        denied.setattr(compactor, "MOST_RUNS", 0)  # each batch waits for the merge before it, which leaves files
+        denied.setattr(StateDirectory, "remove", _refused)
+        denied.setattr(
+            compactor, "MAX_UNMERGED_RUNS", 0
+        )  # each batch waits for the merge before it, which leaves files
         for step in range(12):
             shop.put("items", [item(step, 50 + step)])
             before = shop.status().epoch
@@ -95,36 +97,41 @@ def test_state_whose_files_cannot_be_deleted(shop: Database, monkeypatch: pytest
             assert report.epoch == before + 1
             check(shop)
         told(shop, "DELETE was refused")
-        shop._holding.end()
+        shop._maintainer_ref.end()
         shop.put("items", [item(1, 7)])
         assert shop.refresh().changes
         shop.sql(f"CREATE MATERIALIZED VIEW dear AS {DEAR}")
         shop.sql("DROP MATERIALIZED VIEW dear")
         told(shop, "DELETE was refused")
-    shop._maintain().publisher.state.collected()  # files are removed in the background
+    shop._acquire_maintainer().publisher.state.wait_for_collection()  # files are removed in the background
     shop.put("items", [item(2, 7)])
     assert shop.refresh().afterwards == ()
     check(shop)
     clean(shop)
-    shop._maintain().publisher.state.collected()
-    listed = shop._maintain().publisher.state.manifest.files() | shop._maintain().publisher.merger.files
-    assert set(Directory(shop._store.state_path).names("b*.vkr")) <= listed
+    shop._acquire_maintainer().publisher.state.wait_for_collection()
+    listed = (
+        shop._acquire_maintainer().publisher.state.manifest.files()
+        | shop._acquire_maintainer().publisher.compactor.files
+    )
+    assert set(StateDirectory(shop._store.state_path).list_names("b*.vkr")) <= listed
 
 
 @pytest.mark.parametrize("shop", MANY, indirect=True)
 def test_files_go_beside_what_comes_next_and_before_the_maintainer_ends(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove, going, goes = Directory.remove, threading.Event(), threading.Event()
+    remove, going, goes = StateDirectory.remove, threading.Event(), threading.Event()
 
-    def slowly(directory: Directory, name: str) -> None:
+    def slowly(directory: StateDirectory, name: str) -> None:
         if name.endswith(".vkr"):
             going.set()
             goes.wait(60)
         remove(directory, name)
 
-    monkeypatch.setattr(Directory, "remove", slowly)
-    monkeypatch.setattr(compactor, "MOST_RUNS", 0)  # each batch waits for the merge before it, which leaves files
+    monkeypatch.setattr(StateDirectory, "remove", slowly)
+    monkeypatch.setattr(
+        compactor, "MAX_UNMERGED_RUNS", 0
+    )  # each batch waits for the merge before it, which leaves files
     steps = 0
     while not going.is_set():
         shop.put("items", [item(steps, 50 + steps)])
@@ -135,17 +142,17 @@ def test_files_go_beside_what_comes_next_and_before_the_maintainer_ends(
         shop.put("items", [item(step, 30 + step)])
         assert shop.refresh().afterwards == ()
         check(shop)
-    publisher = shop._maintain().publisher
+    publisher = shop._acquire_maintainer().publisher
     listed = publisher.state.manifest.files()
-    assert listed < set(publisher.state.directory.names("b*.vkr"))
-    ending = threading.Thread(target=shop._holding.end)
+    assert listed < set(publisher.state.directory.list_names("b*.vkr"))
+    ending = threading.Thread(target=shop._maintainer_ref.end)
     ending.start()
     ending.join(0.2)
     assert ending.is_alive()
     goes.set()
     ending.join(60)
     assert not ending.is_alive()
-    there = set(publisher.state.directory.names("b*.vkr"))
+    there = set(publisher.state.directory.list_names("b*.vkr"))
     assert listed <= there
     assert shop.refresh().afterwards == ()
     check(shop)
@@ -156,21 +163,21 @@ def test_the_last_batch_before_the_end_tells_of_files_that_cannot_be_deleted(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody comes after it who would."""
-    maintainer = shop._maintain()
+    maintainer = shop._acquire_maintainer()
     state = maintainer.publisher.state
     orphan = state.directory / "b1-dead.vkr"
     orphan.write_bytes(b"")
     with monkeypatch.context() as denied:
-        denied.setattr(Directory, "remove", _refused)
-        maintainer.tidying.after((), now=True)
-        shop._holding.end()
+        denied.setattr(StateDirectory, "remove", _refused)
+        maintainer.cleanup.after_batch((), force=True)
+        shop._maintainer_ref.end()
         told(shop, "DELETE was refused")
-        unlisted_files._sweep.cache_clear()  # another process knows nothing of it but the note
-        shop._maintain()
+        unlisted_files._cached_collector.cache_clear()  # another process knows nothing of it but the note
+        shop._acquire_maintainer()
         told(shop, "DELETE was refused")
-        shop._holding.end()
+        shop._maintainer_ref.end()
     shop.refresh()
-    shop._maintain().publisher.state.collected()
+    shop._acquire_maintainer().publisher.state.wait_for_collection()
     assert not orphan.exists()
 
 
@@ -187,9 +194,9 @@ def test_a_file_that_goes_while_it_is_looked_at_is_no_damage(shop: Database) -> 
 @pytest.mark.parametrize("shop", MANY, indirect=True)
 @pytest.mark.parametrize("point", ["merge.write.before", "merge.write.after", "merge.adopted"])
 def test_a_merge_that_fails_fails_no_batch(shop: Database, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    monkeypatch.setattr(compactor, "MOST_RUNS", 0)  # each batch waits for the merge before it
+    monkeypatch.setattr(compactor, "MAX_UNMERGED_RUNS", 0)  # each batch waits for the merge before it
     monkeypatch.setattr(compactor, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
-    with failpoints.failing(point, errno.ENOSPC):
+    with failpoints.fail_at(point, errno.ENOSPC):
         for step in range(4):
             shop.put("items", [item(step, 30 + step)])
             report = shop.refresh()
@@ -209,15 +216,15 @@ def test_a_view_that_is_dropped_before_its_runs_are_merged(shop: Database, monke
     """The merge's thread opens them, later: nobody lists them any more, and nothing is damaged."""
     shop.sql(f"CREATE MATERIALIZED VIEW bosses AS {BOSSES}")
     monkeypatch.setattr(compactor, "choose_merges", lambda rows: len(rows) if len(rows) > 1 else 0)
-    monkeypatch.setattr(open_state, "KEPT_ROWS", 0)  # as if every run was long
-    opens, begun, dropped = compactor.side_by_side, threading.Event(), threading.Event()
+    monkeypatch.setattr(open_state, "MAX_IN_MEMORY_ROWS", 0)  # as if every run was long
+    opens, begun, dropped = compactor.run_parallel, threading.Event(), threading.Event()
 
     def opened(*given: Any) -> Any:
         begun.set()
         dropped.wait(60)
         return opens(*given)
 
-    monkeypatch.setattr(compactor, "side_by_side", opened)
+    monkeypatch.setattr(compactor, "run_parallel", opened)
     for step in range(3):
         shop.put("items", [item(n, 30 + step) for n in range(30)])
         shop.refresh()
@@ -228,7 +235,7 @@ def test_a_view_that_is_dropped_before_its_runs_are_merged(shop: Database, monke
     dropped.set()
     for step in range(3):
         shop.put("items", [item(step, 60 + step)])
-        shop._maintain().publisher.merger._thread.submit(int).result(60)  # the merge has ended
+        shop._acquire_maintainer().publisher.compactor._thread.submit(int).result(60)  # the merge has ended
         assert shop.refresh().afterwards == ()
     check(shop)
     clean(shop)
@@ -257,9 +264,9 @@ def test_a_statement_whose_clean_up_fails(
     before = shop.status().epoch
     with monkeypatch.context() as fault:
         if broken == "forget":
-            fault.setattr("viewkeeper.capture.partition_store.Kept.forget", _refused)
+            fault.setattr("viewkeeper.capture.partition_store.PartitionStore.forget", _refused)
         elif broken == "points":
-            fault.setattr(failpoints, "point", _after_publication(failpoints.point))
+            fault.setattr(failpoints, "hit", _after_publication(failpoints.hit))
         else:
             fault.setattr(shop._store, broken, _refused)
         shop.sql(text)
@@ -268,7 +275,7 @@ def test_a_statement_whose_clean_up_fails(
         assert (found is None) == statement.startswith("drop")
         if broken == "drop_rows" and statement in ("replace", "drop", "drop table"):
             told(shop, "DELETE was refused")
-            shop._holding.end()
+            shop._maintainer_ref.end()
     shop.put("items", [item(3, 9)])
     assert shop.refresh().afterwards == ()
     check(shop)
@@ -316,8 +323,8 @@ def test_a_commit_that_fails_after_it_has_happened_is_a_published_batch(
 def test_a_commit_of_which_nobody_knows_says_so_and_is_settled_by_the_next_batch(
     shop: Database, monkeypatch: pytest.MonkeyPatch, happens: bool
 ) -> None:
-    maintainer = shop._maintain()
-    commit, published = shop._store.commit, shop._store.published
+    maintainer = shop._acquire_maintainer()
+    commit, published = shop._store.commit, shop._store.published_batch
     silent: list[bool] = []
 
     def fails(*args: Any) -> None:

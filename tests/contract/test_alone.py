@@ -95,10 +95,10 @@ def test_it_survives_a_restart_and_merges_its_runs(shop: Any, open_db: Callable[
     again.refresh()
     assert again.read("each").equals(again.read("totals"))
     each = next(v for v in again._catalog().views if v.table.name == "each")
-    runs = again._maintainer.publisher.sets[each.table.id].runs
+    runs = again._maintainer.publisher.view_manifests[each.table.id].runs
     assert max(len(r) for r in runs.values()) <= 17
-    there = set(again._maintainer.publisher.state.directory.names("*.vkr"))
-    assert set(again._maintainer.publisher.sets[each.table.id].files()) <= there
+    there = set(again._maintainer.publisher.state.directory.list_names("*.vkr"))
+    assert set(again._maintainer.publisher.view_manifests[each.table.id].files()) <= there
 
 
 def test_it_is_suspended_resumed_dropped_and_cannot_be_replaced(shop: Any) -> None:

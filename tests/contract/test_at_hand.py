@@ -69,7 +69,7 @@ def test_a_write_that_fails_leaves_nothing(db: Any, monkeypatch: pytest.MonkeyPa
             if name == "write.kept":
                 raise OSError("The disk is full.")
 
-        failing.setattr(failpoints, "point", fails)
+        failing.setattr(failpoints, "hit", fails)
         with pytest.raises(OSError, match="full"):
             db.put("items", [_item(1, "a", 500), _item(20, "new", 1)])
     assert _shown(db) == before
@@ -110,8 +110,8 @@ def test_a_column_that_is_added_changes_nothing(db: Any) -> None:
 
 
 def test_no_more_than_some_stay(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_sums, "_MOST", 3)
-    monkeypatch.setattr(row_sums, "_LONGEST", 30)
+    monkeypatch.setattr(row_sums, "_MAX_CACHED_GROUPS", 3)
+    monkeypatch.setattr(row_sums, "_MAX_CACHED_BYTES", 30)
     for turn in range(6):
         names = [f"{'long' * 9 if n % 2 else 'g'}{n + turn}" for n in range(5)]
         db.put("items", [_item(n, name, n) for n, name in enumerate(names)])

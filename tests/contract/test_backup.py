@@ -99,7 +99,7 @@ def test_an_interrupted_backup_leaves_nothing(shop: Any, tmp_path: Path, monkeyp
         if name == "backup.copied":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(failpoints, "point", interrupted)
+    monkeypatch.setattr(failpoints, "hit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         shop.backup(tmp_path / "target")
     assert not list(tmp_path.glob("target*"))

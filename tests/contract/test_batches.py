@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from tests.contract.conftest import ITEMS, PAIRS, Opener, items, no_change, pairs, put, read, summed
+from tests.contract.conftest import ITEMS, PAIRS, Opener, consolidated_weights, items, keep_catalog, pairs, put, read
 
 from viewkeeper.errors import MaintainerBusy, NameTaken
 from viewkeeper.model import types
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import WEIGHT, Column, KeyPart, Table
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.runtime.upserts import resolve
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.runtime.upserts import resolve_upserts
 from viewkeeper.store.contract.store import Batch, Store, ViewChange
 
 TOTALS = Table(
@@ -39,13 +39,13 @@ def test_a_failing_change_leaves_the_catalog(store: Store) -> None:
     with pytest.raises(NameTaken):
         store.change_catalog(lambda catalog: catalog.with_table(ITEMS))
     assert store.catalog() == before
-    assert store.change_catalog(no_change) == before
+    assert store.change_catalog(keep_catalog) == before
     put(store, items((1,)))
     assert len(read(store)) == 1
 
 
 def test_nothing_is_published_at_first(store: Store) -> None:
-    assert store.published() is None
+    assert store.published_batch() is None
 
 
 def test_a_commit_publishes_rows_record_and_catalog_together(store: Store, opener: Opener) -> None:
@@ -53,7 +53,7 @@ def test_a_commit_publishes_rows_record_and_catalog_together(store: Store, opene
     record = {"runs": [{"file": "x", "rows": 3}], "fingerprint": "é"}
     store.commit(Batch(1, 1, record), [totals(a=1, b=2)], lambda catalog: catalog.with_view(VIEW))
     for reader in (store, opener("r")):
-        assert reader.published() == Batch(1, 1, record)
+        assert reader.published_batch() == Batch(1, 1, record)
         assert reader.catalog().view("totals") == VIEW
         assert read(reader, TOTALS) == [{"category": "a", "n": 1}, {"category": "b", "n": 2}]
         assert reader.get(TOTALS, ("b",)) == {"category": "b", "n": 2}
@@ -73,8 +73,8 @@ def test_the_one_row_of_a_view_without_a_key_comes_and_goes(store: Store) -> Non
     row = pa.table([[5]], schema=total.arrow)
     store.commit(Batch(1, 0, {}), [ViewChange(total, row, row.select([]).slice(0, 0))])
     assert store.get(total, ()) == {"n": 5}
-    with Duck(threads=1) as duck:
-        gone = resolve(duck, store, total, [row.append_column(WEIGHT, pa.array([-1]))], Memory(1 << 28))
+    with PreparedStatements(threads=1) as duck:
+        gone = resolve_upserts(duck, store, total, [row.append_column(WEIGHT, pa.array([-1]))], MemoryBudget(1 << 28))
     assert isinstance(gone, ViewChange)
     store.commit(Batch(2, 0, {}), [gone])
     assert read(store, total) == []
@@ -93,8 +93,8 @@ def test_a_views_changes_are_in_the_feed(store: Store) -> None:
     store.commit(Batch(2, 1, {}), [totals(a=2)])
     assert after == 2
     assert store.head() == 3
-    assert summed(store.changes(TOTALS, ["category", "n"], 0, after)) == {("a", 1): 1}
-    assert summed(store.changes(TOTALS, ["category", "n"], after, 3)) == {("a", 1): -1, ("a", 2): 1}
+    assert consolidated_weights(store.changes(TOTALS, ["category", "n"], 0, after)) == {("a", 1): 1}
+    assert consolidated_weights(store.changes(TOTALS, ["category", "n"], after, 3)) == {("a", 1): -1, ("a", 2): 1}
     assert store.pending(1, [ITEMS.id]).calls == 0
     assert store.pending(1, [TOTALS.id]).calls == 2
 
@@ -104,7 +104,7 @@ def test_a_batch_out_of_turn_is_refused_whole(store: Store, number: int) -> None
     store.commit(Batch(1, 0, {}), [totals(a=1)])
     with pytest.raises(MaintainerBusy, match=f"Batch {number}"):
         store.commit(Batch(number, 0, {}), [totals(a=9)], lambda catalog: catalog.with_view(VIEW))
-    assert store.published() == Batch(1, 0, {})
+    assert store.published_batch() == Batch(1, 0, {})
     assert store.catalog().find("totals") is None
     assert read(store, TOTALS) == [{"category": "a", "n": 1}]
 
@@ -115,7 +115,7 @@ def test_a_failing_catalog_change_undoes_the_commit(store: Store) -> None:
 
     with pytest.raises(NameTaken):
         store.commit(Batch(1, 0, {}), [totals(a=1)], fail)
-    assert store.published() is None
+    assert store.published_batch() is None
     assert read(store, TOTALS) == []
     store.commit(Batch(1, 0, {}), [totals(a=1)])
 

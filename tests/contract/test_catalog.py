@@ -50,7 +50,7 @@ def test_other_handles_see_what_is_defined_changed_and_dropped(store: Store, ope
     with pytest.raises(ZeroDivisionError):
         store.change_catalog(lambda c: c.without(1 // 0))
     for _ in range(50):  # more than the head lists
-        store.change_catalog(lambda catalog: catalog.with_ids_taken(1))
+        store.change_catalog(lambda catalog: catalog.with_reserved_ids(1))
     catalog = seldom.catalog()
     assert catalog == store.catalog() == often.catalog() == opener("r").catalog()
     assert [v.table.name for v in catalog.views] == ["first", "another"]
@@ -120,7 +120,7 @@ def test_one_record_of_version_0_1_in_lmdb_is_read_and_divided_by_the_first_chan
 
 @pytest.mark.parametrize("opener", ["atomic rows only"], indirect=True)
 def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_change(store: Any, opener: Opener) -> None:
-    from viewkeeper_hbase.metadata import FORMAT, seal
+    from viewkeeper_hbase.metadata import FORMAT, encode_record
 
     store.acquire_lease()
     commit(store, 1, lambda c: c.with_view(view(c, "old")))
@@ -129,7 +129,7 @@ def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_chang
 
     def old(state: Any) -> Any:
         cells = {b"m:d%d" % t.id: None for t in (*catalog.tables, *(v.table for v in catalog.views))}
-        return replace(state, format=1), {b"m:catalog": seal(whole(catalog)), **cells}
+        return replace(state, format=1), {b"m:catalog": encode_record(whole(catalog)), **cells}
 
     meta.move(old)
     reader: Any = opener("r")
@@ -146,6 +146,6 @@ def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_chang
 
 def test_a_table_is_found_by_number_and_by_name(store: Store) -> None:
     catalog = store.catalog()
-    found = catalog.of(ITEMS.id)
+    found = catalog.find_by_id(ITEMS.id)
     assert isinstance(found, Table)
-    assert catalog.table("ITEMS") == found == catalog.table_of(ITEMS.id)
+    assert catalog.table("ITEMS") == found == catalog.find_table_by_id(ITEMS.id)

@@ -70,18 +70,18 @@ def test_what_is_in_use_stays(shop: Any) -> None:
 
 def test_a_column_that_is_added_while_a_batch_begins_is_no_damage(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch has looked the table up; then another process adds a column and writes rows that have it."""
-    original = failpoints.point
+    original = failpoints.hit
 
     def point(name: str) -> None:
         original(name)
         if name == "commit.1.before":
-            monkeypatch.setattr(failpoints, "point", original)
+            monkeypatch.setattr(failpoints, "hit", original)
             with vk.open(shop._store.url) as other:
                 other.sql("ALTER TABLE items ADD COLUMN colour STRING")
                 other.put("items", {"item_id": 7, "category": "a", "price": 5, "stars": 1, "colour": "red"})
 
     shop.put("items", {"item_id": 6, "category": "a", "price": 2, "stars": 1})
-    monkeypatch.setattr(failpoints, "point", point)
+    monkeypatch.setattr(failpoints, "hit", point)
     report = shop.refresh()
     assert report.mended == ()
     assert report.changes == 2

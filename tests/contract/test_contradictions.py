@@ -30,7 +30,7 @@ def tampered(url: str) -> Any:
     db = planned.tables(vk.open(url))
     db.put("items", [{"item_id": n, "category": "a", "price": n} for n in range(9)])
     db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
-    state = db._maintain().publisher.state
+    state = db._acquire_maintainer().publisher.state
     groups = {slot for slot in state.manifest.runs if slot.startswith("aggregate")}
     state.adopt(state.manifest.only(frozenset(state.manifest.runs) - groups))
     db.delete("items", 3)
@@ -52,7 +52,7 @@ def test_a_contradiction_is_an_error_by_name_and_nothing_is_published(
         assert db.status().epoch == epoch
         [finding] = [f for f in db.doctor().findings if "contradicted itself" in f.message]
         assert not finding.ok
-        db._maintain().mender.rebuild()
+        db._acquire_maintainer().state_repair.rebuild()
         db.refresh()
         assert db.read("totals").to_pylist() == [{"category": "a", "n": 8, "total": 33}]
         assert all("contradicted itself" not in f.message for f in db.doctor().findings)

@@ -213,7 +213,7 @@ def test_one_that_is_silent_is_given_up(
         pytest.skip("its lease runs out first")
     process = maintaining()
     process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(client, "SILENCE", 1.0)
+    monkeypatch.setattr(client, "SILENCE_TIMEOUT", 1.0)
     with vk.open(**settings) as db:
         with pytest.raises(Timeout, match=rf"process {process.pid} .* has not answered for 1 s. Nothing was changed."):
             db.sql(f"CREATE MATERIALIZED VIEW dear AS {planned.DEAR}")

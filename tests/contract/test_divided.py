@@ -21,14 +21,14 @@ import viewkeeper as vk
 from viewkeeper.capture import partitions
 from viewkeeper.plan.dataflow import dataflow
 from viewkeeper.runtime import inputs
-from viewkeeper.runtime.cost_model import Choice
-from viewkeeper.runtime.executor import Stage
+from viewkeeper.runtime.cost_model import LaneChoice
+from viewkeeper.runtime.executor import BatchExecutor
 from viewkeeper.runtime.spark import pipelined_commit, placement, sessions
 from viewkeeper.runtime.spark import scheduler as lane
 from viewkeeper.runtime.spark import sessions as spark_sessions
-from viewkeeper.runtime.spark.placement import SINK, task_of, unpacked
+from viewkeeper.runtime.spark.placement import SINK_ROWS, decode_payload, task_of
 from viewkeeper.runtime.spark.sessions import Cluster
-from viewkeeper.runtime.spark.worker_cache import Worker
+from viewkeeper.runtime.spark.worker_cache import WorkerCache
 from viewkeeper.store.ordered import commits, write_call
 
 VIEWS = {
@@ -90,8 +90,8 @@ def exchanged(
             sent += work(m for m in rows if task_of(m[0], parts, tasks) == part)
         rows = sent
         if worked is not None:
-            came = [m for m in rows if m[3] and (m[1] == SINK or not m[1].startswith("!"))]
-            worked.append([sum(unpacked(m[3]).num_rows for m in came if m[0] == part) for part in range(parts)])
+            came = [m for m in rows if m[3] and (m[1] == SINK_ROWS or not m[1].startswith("!"))]
+            worked.append([sum(decode_payload(m[3]).num_rows for m in came if m[0] == part) for part in range(parts)])
     return rows
 
 
@@ -104,20 +104,20 @@ def pair(
 
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(pyspark.TaskContext, "get", None)
-    monkeypatch.setattr(lane, "_results", exchanged)
+    monkeypatch.setattr(lane, "_run_round_job", exchanged)
     monkeypatch.setattr(write_call, "_SLICE_ROWS", 3)  # so that one call is several shares of the log
-    monkeypatch.setattr(spark_sessions, "all_near", lambda *_: request.param == "near")
+    monkeypatch.setattr(spark_sessions, "is_single_machine", lambda *_: request.param == "near")
     monkeypatch.setattr(dataflow, "BROADCAST_BYTES", 0 if request.param == "fully partitioned" else 1 << 20)
     if request.param == "fully partitioned":  # two rows of a key are dealt out
         monkeypatch.setattr(placement, "_HOT_ROWS", 1)
     if request.param != "near":  # runs are opened where a task's hashes are in them
-        made = Worker.__init__
+        made = WorkerCache.__init__
 
-        def begun(self: Worker, *given: Any) -> None:
+        def begun(self: WorkerCache, *given: Any) -> None:
             made(self, *given)
-            self.is_elsewhere = True
+            self.is_remote = True
 
-        monkeypatch.setattr(Worker, "__init__", begun)
+        monkeypatch.setattr(WorkerCache, "__init__", begun)
     with vk.open(tmp_path / "driver") as plain, vk.open(tmp_path / "spark") as divided:
         for db in (plain, divided):
             for statement in planned.TABLES:
@@ -126,7 +126,7 @@ def pair(
             db.put("kinds", [{"category": c, "boss": f"b{i % 3}"} for i, c in enumerate("abcdefg")])
             for name, query in VIEWS.items():
                 db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
-        divided._maintain().stage.spark = Sessions(3)
+        divided._acquire_maintainer().executor.spark = Sessions(3)
         yield plain, divided
 
 
@@ -134,15 +134,15 @@ def pair(
 def test_divided_batches_are_those_of_the_driver(
     pair: tuple[vk.Database, vk.Database], monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(placement, "FEW_ROWS", few)
-    monkeypatch.setattr(inputs, "PIECE_ROWS", 4)  # a task reads the log in several pieces
+    monkeypatch.setattr(placement, "MAX_DRIVER_ROWS", few)
+    monkeypatch.setattr(inputs, "MAX_PIECE_ROWS", 4)  # a task reads the log in several pieces
     fewer: list[bool] = []
 
     def noted(spark: Any, messages: Any, rounds: Any, parts: int, later: int) -> list[Any]:
         fewer.append(later < parts)
         return exchanged(spark, messages, rounds, parts, later)
 
-    monkeypatch.setattr(lane, "_results", noted)
+    monkeypatch.setattr(lane, "_run_round_job", noted)
     rng = random.Random(few)
     for turn in range(4):
         for db, seed in zip(pair, [rng.random()] * 2, strict=True):
@@ -153,7 +153,7 @@ def test_divided_batches_are_those_of_the_driver(
             assert rows(pair[0], view) == rows(pair[1], view), (turn, view)
     assert not fewer[0], "nobody knows yet how much comes to the later rounds"
     assert any(fewer)
-    assert not list(Path(str(pair[1]._maintain().stage.state.directory)).glob("b*-s-*"))
+    assert not list(Path(str(pair[1]._acquire_maintainer().executor.state.directory)).glob("b*-s-*"))
 
 
 @pytest.mark.parametrize(
@@ -170,30 +170,32 @@ def test_rows_of_a_key_that_are_one_tasks_already_do_not_travel(
 ) -> None:
     """Groups have come to their owners, and a share of the log has all changes of a key; of several calls from the
     round on in which they meet. What the driver deals out is cut anywhere; equal rows of a bag have different keys."""
-    monkeypatch.setattr(placement, "FEW_ROWS", few)
-    monkeypatch.setattr(pipelined_commit, "ROWS", 1)
+    monkeypatch.setattr(placement, "MAX_DRIVER_ROWS", few)
+    monkeypatch.setattr(pipelined_commit, "MIN_REPORTED_ROWS", 1)
     sent: set[int] = set()
     given_early: set[int] = set()
-    close = pipelined_commit.Early.close
-    monkeypatch.setattr(pipelined_commit.Early, "close", lambda self: (given_early.update(self.rows), close(self)))
+    close = pipelined_commit.PipelinedCommit.close
+    monkeypatch.setattr(
+        pipelined_commit.PipelinedCommit, "close", lambda self: (given_early.update(self.rows), close(self))
+    )
 
     def noted(spark: Any, messages: Any, rounds: Any, *tasks: int) -> list[Any]:
         def heard(work: Any, arrived: Any) -> Any:
             for message in work(arrived):
-                if message[1] == SINK:
+                if message[1] == SINK_ROWS:
                     sent.add(message[2])
                 yield message
 
         return exchanged(spark, messages, [partial(heard, work) for work in rounds], *tasks)
 
-    monkeypatch.setattr(lane, "_results", noted)
+    monkeypatch.setattr(lane, "_run_round_job", noted)
     for db, chosen in zip(pair, ("driver", "spark"), strict=True):
         for turn in range(calls):
             db.put("items", [{"item_id": n, "category": "gfedcba"[n % 7], "price": n + turn + 1} for n in range(40)])
         db.refresh(chosen)
     for view in VIEWS:
         assert rows(pair[0], view) == rows(pair[1], view)
-    names = pair[1]._maintain().publisher.catalog.names
+    names = pair[1]._acquire_maintainer().publisher.catalog.names
     assert {names[view] for view in sent} == travelling
     assert {names[view] for view in given_early} == ({"whole", "dear"} if (few, calls) == (0, 1) else set())
 
@@ -204,10 +206,10 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
 ) -> None:
     """A job that fails after its tasks have reported publishes nothing, and lets writers go on; a store that refuses
     rows ahead, or has waited for too long, is given them again, with all others."""
-    monkeypatch.setattr(placement, "FEW_ROWS", 0)
-    monkeypatch.setattr(pipelined_commit, "ROWS", 1)
+    monkeypatch.setattr(placement, "MAX_DRIVER_ROWS", 0)
+    monkeypatch.setattr(pipelined_commit, "MIN_REPORTED_ROWS", 1)
     applied: list[int] = []
-    apply = commits._Begun.apply
+    apply = commits._OpenTransaction.apply
 
     def noted(self: Any, table: Any, encoded: Any) -> None:
         apply(self, table, encoded)
@@ -215,19 +217,21 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
         if wrong == "the store":
             raise vk.errors.StoreError("It is full.", hint="")
 
-    monkeypatch.setattr(commits._Begun, "apply", noted)
+    monkeypatch.setattr(commits._OpenTransaction, "apply", noted)
     if wrong == "the time":
-        monkeypatch.setattr(pipelined_commit, "_PATIENCE", -1_000.0)
-        given_up, give_up = threading.Event(), commits._Begun.give_up
-        monkeypatch.setattr(commits._Begun, "give_up", lambda self: (give_up(self), applied and given_up.set()))
+        monkeypatch.setattr(pipelined_commit, "_BASE_TIMEOUT", -1_000.0)
+        given_up, give_up = threading.Event(), commits._OpenTransaction.abort
+        monkeypatch.setattr(
+            commits._OpenTransaction, "give_up", lambda self: (give_up(self), applied and given_up.set())
+        )
 
         def late(*given: Any) -> Any:
             found = exchanged(*given)
             assert given_up.wait(60)
             return found
 
-        monkeypatch.setattr(lane, "_results", late)
-    looked = pipelined_commit.Early.left
+        monkeypatch.setattr(lane, "_run_round_job", late)
+    looked = pipelined_commit.PipelinedCommit.unapplied_changes
 
     def failing(self: Any, changes: Any) -> Any:
         found = looked(self, changes)
@@ -239,7 +243,7 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
     pair[0].refresh("driver")
     if wrong == "the job":
         with monkeypatch.context() as patched:
-            patched.setattr(pipelined_commit.Early, "left", failing)
+            patched.setattr(pipelined_commit.PipelinedCommit, "unapplied_changes", failing)
             with pytest.raises(RuntimeError):
                 pair[1].refresh("spark")
         assert applied
@@ -249,7 +253,7 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
     assert applied
     for view in VIEWS:
         assert rows(pair[0], view) == rows(pair[1], view)
-    assert not list(Path(str(pair[1]._maintain().stage.state.directory)).glob("b*-e-*"))
+    assert not list(Path(str(pair[1]._acquire_maintainer().executor.state.directory)).glob("b*-e-*"))
 
 
 def change(db: vk.Database, turn: int, rng: random.Random) -> None:
@@ -275,16 +279,16 @@ def test_a_hot_key_is_no_single_tasks(tmp_path: Path, monkeypatch: pytest.Monkey
 
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(pyspark.TaskContext, "get", None)
-    monkeypatch.setattr(spark_sessions, "all_near", lambda *_: False)
+    monkeypatch.setattr(spark_sessions, "is_single_machine", lambda *_: False)
     monkeypatch.setattr(dataflow, "BROADCAST_BYTES", 0)
-    monkeypatch.setattr(placement, "FEW_ROWS", 5)
+    monkeypatch.setattr(placement, "MAX_DRIVER_ROWS", 5)
     monkeypatch.setattr(placement, "_HOT_ROWS", 16 if spread else 1_000_000)
     worked: list[list[int]] = []
 
     def counted(*given: Any) -> list[Any]:
         return exchanged(*given, worked=worked)
 
-    monkeypatch.setattr(lane, "_results", counted)
+    monkeypatch.setattr(lane, "_run_round_job", counted)
     ranks = np.random.default_rng(5).zipf(1.2, 6_000)
     kinds = [f"kind {rank if rank < 500 else rank % 9_973}" for rank in ranks]
     with vk.open(tmp_path / "driver") as plain, vk.open(tmp_path / "spark") as divided:
@@ -294,7 +298,7 @@ def test_a_hot_key_is_no_single_tasks(tmp_path: Path, monkeypatch: pytest.Monkey
             db.put("kinds", [{"category": kind, "boss": f"b{len(kind)}"} for kind in sorted(set(kinds))])
             for name, query in VIEWS.items():
                 db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
-        divided._maintain().stage.spark = Sessions(100)
+        divided._acquire_maintainer().executor.spark = Sessions(100)
         for db, chosen in ((plain, "driver"), (divided, "spark")):
             db.put("items", [{"item_id": n, "category": kind, "price": n % 7} for n, kind in enumerate(kinds)])
             db.refresh(chosen)
@@ -313,20 +317,22 @@ def test_a_load_that_was_interrupted_goes_on_with_what_its_tasks_had_read(
 
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(pyspark.TaskContext, "get", None)
-    monkeypatch.setattr(partitions, "ROWS", 100)
-    monkeypatch.setattr(placement, "FEW_ROWS", 5)
-    monkeypatch.setattr(Stage, "choose", lambda *asked: Choice("spark" if asked[-1] == "load" else "driver", "a test"))
+    monkeypatch.setattr(partitions, "PARTITION_ROWS", 100)
+    monkeypatch.setattr(placement, "MAX_DRIVER_ROWS", 5)
+    monkeypatch.setattr(
+        BatchExecutor, "choose_lane", lambda *asked: LaneChoice("spark" if asked[-1] == "load" else "driver", "a test")
+    )
     session = SimpleNamespace(sparkContext=Context(200))
-    monkeypatch.setattr(sessions.Sessions, "__call__", lambda _: session)
+    monkeypatch.setattr(sessions.SparkSessions, "__call__", lambda _: session)
     read: list[int] = []
-    table_at = inputs.table_at
+    table_at = inputs.scan_table_at
 
     def counted(*asked: Any) -> Any:
         found = table_at(*asked)
         read.append(found[0].num_rows)
         return found
 
-    monkeypatch.setattr(inputs, "table_at", counted)
+    monkeypatch.setattr(inputs, "scan_table_at", counted)
     begun: list[int] = []
 
     def interrupted(_spark: Any, messages: Any, rounds: Any, *tasks: int) -> list[Any]:
@@ -344,7 +350,7 @@ def test_a_load_that_was_interrupted_goes_on_with_what_its_tasks_had_read(
         for statement in planned.TABLES:
             db.sql(statement)
         db.put("items", [{"item_id": n, "category": "abcdefgh"[n % 8], "price": n % 9} for n in range(2_000)])
-        monkeypatch.setattr(lane, "_results", interrupted)
+        monkeypatch.setattr(lane, "_run_round_job", interrupted)
         with pytest.raises(KeyboardInterrupt):
             db.sql(create)
         before = sum(read)
@@ -352,7 +358,7 @@ def test_a_load_that_was_interrupted_goes_on_with_what_its_tasks_had_read(
         read.clear()
         db.put("items", [{"item_id": n, "category": "z", "price": 1} for n in range(0, 2_500, 50)])
         db.delete("items", list(range(7, 2_000, 100)))
-        monkeypatch.setattr(lane, "_results", exchanged)
+        monkeypatch.setattr(lane, "_run_round_job", exchanged)
         db.sql(create)
         assert "resuming items" in told
         assert sum(read) <= 2_000 - before + 100, "only the rest was read"

@@ -16,15 +16,15 @@ from tests.contract.conftest import (
     ITEMS,
     PAIRS,
     Opener,
+    consolidated_weights,
     delete,
-    emptied,
+    delete_all_rows,
     ids,
     items,
     pairs,
     put,
     read,
     skip_if_small,
-    summed,
 )
 
 from viewkeeper.errors import SnapshotGone
@@ -36,30 +36,30 @@ from viewkeeper.store.contract.store import Store
 
 @pytest.fixture(autouse=True)
 def _feed(store: Store) -> None:
-    if not store.capabilities.change_feed:
+    if not store.capabilities.changelog:
         pytest.skip("the store has no change feed")
-    if not store.shows_past(ITEMS):
+    if not store.can_scan_at(ITEMS):
         pytest.skip("the store shows no past")
 
 
 def state_at(store: Store, table: Table, cut: int, **options: Any) -> dict[tuple[Any, ...], int]:
     batches = list(store.scan_at(table, table.arrow.names, cut, **options))
     schema = table.arrow.append(pa.field("¤w", pa.int64()))
-    return summed(pa.Table.from_batches(batches, schema))
+    return consolidated_weights(pa.Table.from_batches(batches, schema))
 
 
 def difference(store: Store, table: Table, names: list[str], after: int, upto: int) -> dict[tuple[Any, ...], int]:
     """What happened between two positions. A store without before-images says which keys and how they are then; what
     they were is known, as the table image knows it."""
     if store.capabilities.before_images or store.capabilities.cell_versions:
-        found = summed(store.changes(table, names, after, upto))
+        found = consolidated_weights(store.changes(table, names, after, upto))
         net = store.net_changes(table, names, after, upto)
         if net is not None:
-            assert summed(net) == found
+            assert consolidated_weights(net) == found
             if {c.name for c in table.key_columns} <= set(names):
                 assert net.num_rows == len(found), "consolidated"
         return found
-    changed, _ = store.changed(table, table.arrow.names, after, upto)
+    changed, _ = store.changed_keys(table, table.arrow.names, after, upto)
     touched = None if changed.keys is None else {tuple(key.values()) for key in changed.keys.to_pylist()}
     total: Counter[tuple[Any, ...]] = Counter()
     for row in changed.rows.to_pylist():
@@ -124,11 +124,11 @@ def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> 
     assert (both.calls, both.rows) == (3, 4)
     later = store.pending(first, [ITEMS.id])
     assert (later.calls, later.rows) == (1, 1)
-    assert both.oldest is not None
-    assert later.oldest is not None
-    assert both.oldest <= later.oldest
+    assert both.oldest_time is not None
+    assert later.oldest_time is not None
+    assert both.oldest_time <= later.oldest_time
     none = store.pending(end, [ITEMS.id, PAIRS.id])
-    assert (none.calls, none.rows, none.oldest) == (0, 0, None)
+    assert (none.calls, none.rows, none.oldest_time) == (0, 0, None)
 
 
 def test_pending_is_counted_on_from_the_last_look(store: Store, opener: Opener) -> None:
@@ -180,9 +180,9 @@ def test_scan_at_holds_while_writers_go_on(store: Store) -> None:
     first = next(scan)
     put(store, items(*((n, "b") for n in range(0, 200, 2))))
     delete(store, ids(1, 3))
-    total = summed(pa.Table.from_batches([first, *scan]))
+    total = consolidated_weights(pa.Table.from_batches([first, *scan]))
     assert total == {(n, "a"): 1 for n in range(100)}
-    assert summed(pa.Table.from_batches(store.scan_at(ITEMS, ["id", "category"], cut))) == total
+    assert consolidated_weights(pa.Table.from_batches(store.scan_at(ITEMS, ["id", "category"], cut))) == total
 
 
 def test_truncate_forgets_but_keeps_rows_and_head(store: Store) -> None:
@@ -216,7 +216,7 @@ ROWS = st.dictionaries(st.integers(0, 5), st.sampled_from(["x", "y", None]), max
 def test_every_past_state_can_be_had_back(store: Store, calls: list[tuple[dict[int, str | None], set[int]]]) -> None:
     """For random calls: scan_at(p) is the state after call p, and changes(p, q) is the difference of two states."""
     table = ITEMS
-    emptied(store, table)
+    delete_all_rows(store, table)
     state: dict[int, str | None] = {}
     states = {store.head(): dict(state)}
     for puts, deletes in calls:
@@ -241,7 +241,7 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     """Every read: who looked the table up (a batch that has begun, a task of another process) sees its columns."""
     start = store.head()
     put(store, items((1, "a")))
-    wider = ITEMS.adding(Column("colour", types.STRING))
+    wider = ITEMS.with_column(Column("colour", types.STRING))
     opener().change_catalog(lambda catalog: catalog.with_columns(wider))
     row = items((2, "b")).append_column("colour", pa.array(["red"]))
     upto = put(store, row, wider)
@@ -249,21 +249,21 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     names = ITEMS.arrow.names
     expected = {(1, "a", None, None): 1, (2, "b", None, None): 1}
     assert difference(reader, ITEMS, names, start, upto) == expected
-    if reader.capabilities.before_images and reader.divides_log:
-        shares = [reader.part_of_changes(ITEMS, names, upto - 1, upto, part, 2) for part in range(2)]
-        assert summed(pa.concat_tables(shares)) == {(2, "b", None, None): 1}
+    if reader.capabilities.before_images and reader.can_partition_changes:
+        shares = [reader.changes_partition(ITEMS, names, upto - 1, upto, part, 2) for part in range(2)]
+        assert consolidated_weights(pa.concat_tables(shares)) == {(2, "b", None, None): 1}
         found = [rows for _, _, rows in reader.entries(ITEMS, names, start, upto)]
-        assert summed(pa.concat_tables(found)) == expected
+        assert consolidated_weights(pa.concat_tables(found)) == expected
     assert state_at(reader, ITEMS, upto) == expected
     assert [r["id"] for r in read(reader)] == [1, 2]
-    assert sorted(reader.get_many(ITEMS, ids(1, 2))["id"].to_pylist()) == [1, 2]
+    assert sorted(reader.get_rows(ITEMS, ids(1, 2))["id"].to_pylist()) == [1, 2]
     assert reader.get(ITEMS, (2,)) == {"id": 2, "category": "b", "price": None, "seen": None}
 
 
 @pytest.mark.parametrize("parts", [2, 3, 7])
 def test_shares_of_several_calls_are_together_what_happened(store: Store, parts: int) -> None:
     """States of a key that lie between two shares are in one as what came, and in the other as what went."""
-    if not store.divides_log:
+    if not store.can_partition_changes:
         pytest.skip("the store gives changes only as a whole")
     put(store, items((1, "a"), (2, "b"), (3, "c")))
     start, names = store.head(), ITEMS.arrow.names
@@ -272,8 +272,8 @@ def test_shares_of_several_calls_are_together_what_happened(store: Store, parts:
         delete(store, ids(2, 9 + turn))
         put(store, items((2, f"b{turn % 2}")))
     upto = store.head()
-    shares = [store.part_of_changes(ITEMS, names, start, upto, part, parts) for part in range(parts)]
-    assert summed(pa.concat_tables(shares)) == difference(store, ITEMS, names, start, upto)
+    shares = [store.changes_partition(ITEMS, names, start, upto, part, parts) for part in range(parts)]
+    assert consolidated_weights(pa.concat_tables(shares)) == difference(store, ITEMS, names, start, upto)
 
 
 def test_a_log_says_what_it_takes(store: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 from tests.contract import planned
-from tests.contract.pushing import NAME, PEER, Pushing, pushing
+from tests.contract.pushing import NAME, PEER, RegionServerEndpoint, start_endpoint
 
 from viewkeeper.database import Database
 from viewkeeper.errors import Unsupported
@@ -28,7 +28,7 @@ HOUR = 3_600_000
 class Shop:
     """A database over a small HBase that pushes, and the table that everybody writes."""
 
-    def __init__(self, directory: Path, server: Pushing) -> None:
+    def __init__(self, directory: Path, server: RegionServerEndpoint) -> None:
         self.directory, self.server = directory, server
         self.db = self.open()
         for statement in planned.TABLES:
@@ -41,7 +41,7 @@ class Shop:
         small = self.server.small
         options = {"state": str(self.directory / "state"), "cache": 0, "create": True, "lease": 1, **options}
         store: Any = open_store(f"hbase://{small.host}:{small.port}/small", "w", **options)
-        self.server.agree(store)
+        self.server.enable_push(store)
         return Database(store, mode="w", spark=None, progress=None, retention=0.0)
 
     @property
@@ -56,14 +56,14 @@ class Shop:
         table = self.db._catalog().table("items")
         layout = self.store._layouts.of(table)
         keys, cells = layout.encode(rows_table(table, [item(number, price)]))
-        self.store._client.put_many(layout.name, keys, cells, time=at)
+        self.store._client.put_rows(layout.name, keys, cells, time=at)
 
     @property
     def name(self) -> str:
         return str(self.store._layouts.of(self.db._catalog().table("items")).name)
 
     def by(self) -> str:
-        return str(self.store.note(settings.STATUS)["by"])
+        return str(self.store.note(settings.STATUS_NOTE)["by"])
 
     def is_pushed(self) -> bool:
         self.db.refresh()
@@ -86,7 +86,7 @@ def item(number: int, price: int = 100) -> dict[str, Any]:
 @pytest.fixture
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     planned.install(monkeypatch.setattr)
-    made = Shop(tmp_path, pushing(tmp_path, request))
+    made = Shop(tmp_path, start_endpoint(tmp_path, request))
     made.check()
     yield made
     made.db.close()
@@ -98,7 +98,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     original = time_windows.scan_window
     names: list[str] = []
 
-    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> time_windows.Look:
+    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> time_windows.WindowScan:
         names.append(layout.name)
         return original(client, layout, after, upto, **options)
 
@@ -141,7 +141,7 @@ def test_batches_that_follow_each_other_miss_nothing(shop: Shop) -> None:
 
 def test_a_batch_counts_rows_however_often_they_were_written(shop: Shop) -> None:
     eventually(shop.is_pushed)
-    cut, tables = shop.store.published().cut, [shop.db._catalog().table("items").id]
+    cut, tables = shop.store.published_batch().cut, [shop.db._catalog().table("items").id]
     for price in range(4, 10):
         for number in (30, 31, 32):
             shop.put(number, price=price)
@@ -150,9 +150,9 @@ def test_a_batch_counts_rows_however_often_they_were_written(shop: Shop) -> None
     assert shop.store.cut_after(cut, tables, 3) >= waiting.last
     some = shop.store.cut_after(cut, tables, 2)
     assert waiting.first < some < waiting.last
-    report = shop.db._maintain().refresh(max_changes=2)
+    report = shop.db._acquire_maintainer().refresh(max_changes=2)
     assert (report.changes, report.more) == (2, True)
-    report = shop.db._maintain().refresh(max_changes=3)
+    report = shop.db._acquire_maintainer().refresh(max_changes=3)
     assert report.more is False
     assert [shop.db.get("dear", number)["price"] for number in (30, 31, 32)] == [9, 9, 9]
     shop.check()
@@ -202,7 +202,7 @@ def test_a_cell_of_a_time_yet_to_come_keeps_nothing_back(shop: Shop) -> None:
     assert shop.db.get("dear", 60) is None
     assert shop.db.get("dear", 64) is not None
     inflow = shop.store._push.arrivals.inflow
-    seen = shop.store.published().seen[shop.db._catalog().table("items").id]
+    seen = shop.store.published_batch().capture_marks[shop.db._catalog().table("items").id]
     assert len(inflow.touched(shop.name, seen.push.mark).keys.unique()) == 1
 
 
@@ -224,7 +224,7 @@ def test_windows_are_scanned_while_nothing_is_shipped(shop: Shop, looked: list[s
     shop.check()
     assert looked
     assert shop.by() == "windows"
-    assert "has shipped" in shop.store.note(settings.STATUS)["reason"]
+    assert "has shipped" in shop.store.note(settings.STATUS_NOTE)["reason"]
     shop.server.sending.set()
     eventually(shop.is_pushed)
     shop.check()
@@ -245,28 +245,28 @@ def test_windows_are_scanned_while_nothing_is_shipped(shop: Shop, looked: list[s
     ids=["unclaimed", "claimed", "older", "unconnected"],
 )
 def test_windows_are_scanned_while_a_queue_is_not_accounted_for(shop: Shop, looked: list[str], line: str) -> None:
-    shop.server.others = [line]
+    shop.server.extra_queue_lines = [line]
     shop.put(72, price=12)
     shop.check()
     assert looked
     assert shop.by() == "windows"
-    shop.server.others = []
+    shop.server.extra_queue_lines = []
     eventually(shop.is_pushed)
     shop.check()
 
 
 def test_what_a_dead_server_had_comes_minutes_later(shop: Shop) -> None:
     """A cell older than any window, in a queue that is claimed at last."""
-    shop.server.others = [f"queue dead,16020,0 {PEER} dead%2C16020%2C0.1 5"]
+    shop.server.extra_queue_lines = [f"queue dead,16020,0 {PEER} dead%2C16020%2C0.1 5"]
     shop.server.sending.clear()
     shop.plain(73, 13, shop.store.head() - HOUR)
     for n in range(3):
         shop.put(80 + n)
         shop.db.refresh()
     assert shop.db.get("dear", 73) is None
-    shop.server.others = []
+    shop.server.extra_queue_lines = []
     shop.server.sending.set()
-    eventually(lambda: bool(shop.server.shipped == len(shop.server.entries)))
+    eventually(lambda: bool(shop.server.shipped_count == len(shop.server.entries)))
     shop.check()
     assert shop.db.get("dear", 73) is not None
 
@@ -291,29 +291,32 @@ def test_a_wal_that_was_deleted_makes_tables_be_compared_once(shop: Shop) -> Non
     shop.plain(74, 14, shop.store.head() - HOUR)  # in a WAL that somebody deletes
     table.on_add = told
     wal = "small%2C16020%2C1.0"
-    shop.server.others, shop.server.lost = [f"queue {NAME} {PEER} {wal} 5"], [f"lost {NAME} {PEER} {wal}"]
+    shop.server.extra_queue_lines, shop.server.lost_wal_lines = (
+        [f"queue {NAME} {PEER} {wal} 5"],
+        [f"lost {NAME} {PEER} {wal}"],
+    )
     shop.check()
     assert shop.db.get("dear", 74) is not None
-    note = shop.store.note(settings.STATUS)
+    note = shop.store.note(settings.STATUS_NOTE)
     assert (note["by"], wal in note["reason"], "enable" in note["reason"]) == ("windows", True, True)
     life = shop.store._push.arrivals.inflow.life
     shop.put(75, price=15)
     shop.check()
     assert shop.store._push.arrivals.inflow.life == life
-    shop.server.others, shop.server.lost, shop.server.epoch = [], [], "2"  # the peer is made anew
+    shop.server.extra_queue_lines, shop.server.lost_wal_lines, shop.server.epoch = [], [], "2"  # the peer is made anew
     eventually(shop.is_pushed)
     shop.check()
 
 
 @pytest.mark.parametrize("damage", ["removed", "flipped"])
 def test_a_spool_that_was_lost_makes_tables_be_compared(shop: Shop, damage: str) -> None:
-    shop.db._holding.end()
-    spool = Path(str(settings.place(shop.store.state_path)))
+    shop.db._maintainer_ref.end()
+    spool = Path(str(settings.push_directory(shop.store.state_path)))
     shop.plain(76, 16, shop.store.head() - HOUR)
     secret = (spool / "secret").read_text()
-    shop.db._maintain()
-    eventually(lambda: bool(shop.server.shipped == len(shop.server.entries)))
-    shop.db._holding.end()
+    shop.db._acquire_maintainer()
+    eventually(lambda: bool(shop.server.shipped_count == len(shop.server.entries)))
+    shop.db._maintainer_ref.end()
     files = sorted(spool.glob("*.touched"))
     assert files
     if damage == "removed":
@@ -329,12 +332,12 @@ def test_a_spool_that_was_lost_makes_tables_be_compared(shop: Shop, damage: str)
 
 
 def test_what_came_while_nobody_maintained_is_in_the_next_batch(shop: Shop, looked: list[str]) -> None:
-    shop.db._holding.end()
+    shop.db._maintainer_ref.end()
     for n in range(5):
         shop.plain(90 + n, 19, shop.store.head() - HOUR)
-    shop.db._maintain()
-    eventually(lambda: bool(shop.server.shipped == len(shop.server.entries)))
-    shop.db._holding.end()  # it came, and its batch never did
+    shop.db._acquire_maintainer()
+    eventually(lambda: bool(shop.server.shipped_count == len(shop.server.entries)))
+    shop.db._maintainer_ref.end()  # it came, and its batch never did
     looked.clear()
     shop.check()
     assert shop.db.get("dear", 94) is not None
@@ -365,7 +368,7 @@ def test_the_spool_forgets_what_batches_have(shop: Shop) -> None:
     time.sleep(0.6)
     shop.put(4)
     shop.check()
-    assert len(list(Path(str(settings.place(shop.store.state_path))).glob("*.touched"))) < 20
+    assert len(list(Path(str(settings.push_directory(shop.store.state_path))).glob("*.touched"))) < 20
 
 
 def test_status_and_doctor_say_how_changes_are_found(shop: Shop) -> None:
@@ -376,7 +379,7 @@ def test_status_and_doctor_say_how_changes_are_found(shop: Shop) -> None:
     eventually(shop.is_pushed)
     assert shop.db.status().capture == "pushed by HBase"
     assert found()[0]
-    shop.server.others = ["live another,16020,7"]
+    shop.server.extra_queue_lines = ["live another,16020,7"]
     shop.db.refresh()
     assert shop.db.status().capture == "windows of time: region server another,16020,7 is not connected"
     ok, text = found()
@@ -391,13 +394,13 @@ def test_capture_is_as_the_url_says(shop: Shop, looked: list[str]) -> None:
     shop.plain(78, 18)
     shop.check()
     assert looked
-    assert shop.store.note(settings.STATUS) is None
+    assert shop.store.note(settings.STATUS_NOTE) is None
     shop.db.close()
     shop.db = shop.open(capture="push")
     shop.plain(79, 19, shop.store.head() - HOUR)
     shop.check()
     assert shop.by() == "push"
-    shop.store.put_note(settings.NOTE, None)
+    shop.store.put_note(settings.AGREEMENT_NOTE, None)
     shop.db.close()
     small = shop.server.small
     store = open_store(f"hbase://{small.host}:{small.port}/small?capture=push&state={shop.directory / 'state'}", "w")
@@ -408,15 +411,15 @@ def test_capture_is_as_the_url_says(shop: Shop, looked: list[str]) -> None:
 
 def test_a_receiver_in_another_process_is_asked(shop: Shop, looked: list[str]) -> None:
     """`vk hbase listen` has the address: who maintains reads the spool, and asks there whether all has come."""
-    from viewkeeper_hbase.push.inflow import listening
+    from viewkeeper_hbase.push.inflow import open_receivers
     from viewkeeper_hbase.push.spool import Spool
 
-    shop.db._holding.end()
-    directory = settings.place(shop.store.state_path)
-    agreed = settings.Agreed.from_json(shop.store.note(settings.NOTE))
-    receivers = listening(agreed, Spool(directory), settings.secret(directory))
+    shop.db._maintainer_ref.end()
+    directory = settings.push_directory(shop.store.state_path)
+    agreed = settings.PushAgreement.from_json(shop.store.note(settings.AGREEMENT_NOTE))
+    receivers = open_receivers(agreed, Spool(directory), settings.read_secret(directory))
     eventually(lambda: bool(receivers[0].servers))
-    shop.db._maintain()
+    shop.db._acquire_maintainer()
     assert not shop.store._push.arrivals.inflow.receivers
     looked.clear()
     shop.plain(95, 20, shop.store.head() - HOUR)
@@ -454,10 +457,10 @@ def test_the_commands_say_what_is_wrong(
     code, text = vk("status", "--db", url, "--conf", str(tmp_path))
     assert code == 1
     assert "has no hbase-site.xml" in text
-    shop.store.put_note(settings.NOTE, None)
+    shop.store.put_note(settings.AGREEMENT_NOTE, None)
     assert "HBase pushes nothing" in vk("status", "--db", url, "--conf", str(tmp_path))[1]
     jar = tmp_path / "made.jar"
     jar.write_bytes(b"jar")
-    monkeypatch.setattr("viewkeeper_hbase.push.endpoint_jar.jar", lambda: jar)
+    monkeypatch.setattr("viewkeeper_hbase.push.endpoint_jar.find_jar", lambda: jar)
     assert vk("install", str(tmp_path / "ext"))[0] == 0
     assert (tmp_path / "ext" / "viewkeeper-push.jar").read_bytes() == b"jar"

@@ -20,7 +20,7 @@ from viewkeeper.maintain.load import loader
 from viewkeeper.model.intake.rows import rows_table
 from viewkeeper.store.contract.store import Store
 from viewkeeper_hbase.capture import time_windows
-from viewkeeper_hbase.thrift.admin import Family
+from viewkeeper_hbase.thrift.admin import ColumnFamily
 
 NAMES = [column.name for column in ITEMS.columns]
 
@@ -39,7 +39,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = time_windows.scan_window
     times: list[int] = []
 
-    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> time_windows.Look:
+    def look(client: Any, layout: Any, after: int, upto: int, **options: Any) -> time_windows.WindowScan:
         times.append(after)
         return original(client, layout, after, upto, **options)
 
@@ -49,14 +49,14 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_what_was_loaded_last_is_not_read_again_once_the_overlap_is_over(store: Store, looked: list[int]) -> None:
     cut = put(store, items(*((n, "a") for n in range(50))))
-    seen = store.watch(ITEMS, cut)
+    seen = store.capture_mark(ITEMS, cut)
     assert seen is not None
     time.sleep(0.25)
-    seen = store.watch(ITEMS, cut, seen)
+    seen = store.capture_mark(ITEMS, cut, seen)
     assert seen is not None
     upto = put(store, items((3, "b")))
     looked.clear()
-    found, _ = store.changed(ITEMS, NAMES, cut, upto, seen)
+    found, _ = store.changed_keys(ITEMS, NAMES, cut, upto, seen)
     assert found.keys == ids(3)
     assert looked == [cut]
 
@@ -64,10 +64,10 @@ def test_what_was_loaded_last_is_not_read_again_once_the_overlap_is_over(store: 
 @pytest.mark.parametrize("store", [600], indirect=True)  # a busy machine must not end it
 def test_while_the_overlap_is_not_over_it_is_read_again(store: Store, looked: list[int]) -> None:
     cut = put(store, items((1, "a")))
-    seen = store.watch(ITEMS, cut, store.watch(ITEMS, cut))
+    seen = store.capture_mark(ITEMS, cut, store.capture_mark(ITEMS, cut))
     assert seen is not None
     looked.clear()
-    assert store.changed(ITEMS, NAMES, cut, store.head(), seen)[0].keys == ids()
+    assert store.changed_keys(ITEMS, NAMES, cut, store.head(), seen)[0].keys == ids()
     assert looked == [cut - 600_000]
 
 
@@ -100,7 +100,7 @@ def appear(db: Database, row: dict[str, Any], time: int) -> None:
     table = db._catalog().table("items")
     layout = store._layouts.of(table)
     keys, cells = layout.encode(rows_table(table, [row]))
-    store._client.put_many(layout.name, keys, cells, time=time)
+    store._client.put_rows(layout.name, keys, cells, time=time)
 
 
 def check(db: Database) -> None:
@@ -118,7 +118,7 @@ def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
     shop: Database, monkeypatch: pytest.MonkeyPatch, step: str, number: int
 ) -> None:
     """A change with a time before the last batch's cut turns up at any step of a CREATE that catches up."""
-    maintainer = shop._maintain()
+    maintainer = shop._acquire_maintainer()
     left = [step]
 
     def passed(name: str) -> None:
@@ -128,7 +128,7 @@ def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
             left.clear()
             appear(shop, item(number, 7), maintainer.publisher.batch.cut)
 
-    original, load, catch_up = failpoints.point, loader.load, loader.catch_up
+    original, load, catch_up = failpoints.hit, loader.backfill, loader.catch_up
 
     def point(name: str) -> None:
         original(name)
@@ -143,8 +143,8 @@ def test_what_becomes_visible_late_beside_a_create_reaches_every_view(
 
         return call
 
-    monkeypatch.setattr(failpoints, "point", point)
-    monkeypatch.setattr(loader, "load", watched("load.1", load))
+    monkeypatch.setattr(failpoints, "hit", point)
+    monkeypatch.setattr(loader, "backfill", watched("load.1", load))
     monkeypatch.setattr(loader, "catch_up", watched("catch_up", catch_up))
     shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
     assert not left, "the step was not reached"
@@ -159,10 +159,10 @@ def test_what_becomes_visible_late_beside_damage_reaches_every_view(shop: Databa
     """State that is made anew at the last batch's cut reads what the views beside it have not seen yet."""
     shop.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
     shop.refresh()
-    appear(shop, item(3, 7), shop._maintain().publisher.batch.cut)
-    shop._holding.end()
-    maintainer = shop._maintain()
-    [image] = [slot for slot in maintainer.publisher.state.manifest.runs if slot.startswith("image")]
+    appear(shop, item(3, 7), shop._acquire_maintainer().publisher.batch.cut)
+    shop._maintainer_ref.end()
+    maintainer = shop._acquire_maintainer()
+    [image] = [slot for slot in maintainer.publisher.state.manifest.runs if slot.startswith("table_image")]
     entry = maintainer.publisher.state.manifest.runs[image][0]
     path = maintainer.publisher.state.directory / entry.file
     data = bytearray(path.read_bytes())
@@ -189,7 +189,7 @@ def weak(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(loader, "_FINAL_ROWS", 5)
     store: Any = STORES[request.param](tmp_path, request)(overlap=0.05)
     name = f"{store._layouts._namespace}:theirs"
-    store._client.tables.create(name, [Family(b"d", max_versions=1)])
+    store._client.tables.create(name, [ColumnFamily(b"d", max_versions=1)])
     with Database(store, mode="w", spark=None, progress=None) as db:
         with pytest.warns(UserWarning, match="keep"):
             db.sql(WEAK.format(name=name))
@@ -205,7 +205,7 @@ def write(db: Database, *rows: dict[str, Any]) -> None:
     store: Any = db._store
     table = db._catalog().table("items")
     layout = store._layouts.of(table)
-    store._client.put_many(layout.name, *layout.encode(rows_table(table, list(rows))))
+    store._client.put_rows(layout.name, *layout.encode(rows_table(table, list(rows))))
 
 
 STEPS = ["load.1.before", "load.1.after", "catch_up.before", "catch_up.after", "load.2.after"]
@@ -228,7 +228,7 @@ def test_what_is_written_beside_a_create_over_a_table_without_versions_reaches_e
             write(weak, item(3, next(prices)), item(77, next(prices)))
         reached.append(name)
 
-    original, work = failpoints.point, {"load.1": loader.load, "catch_up": loader.catch_up}
+    original, work = failpoints.hit, {"load.1": loader.backfill, "catch_up": loader.catch_up}
 
     def point(name: str) -> None:
         original(name)
@@ -243,8 +243,8 @@ def test_what_is_written_beside_a_create_over_a_table_without_versions_reaches_e
 
         return call
 
-    monkeypatch.setattr(failpoints, "point", point)
-    monkeypatch.setattr(loader, "load", watched("load.1"))
+    monkeypatch.setattr(failpoints, "hit", point)
+    monkeypatch.setattr(loader, "backfill", watched("load.1"))
     monkeypatch.setattr(loader, "catch_up", watched("catch_up"))
     weak.sql(f"CREATE MATERIALIZED VIEW totals AS {planned.TOTALS}")
     assert step in reached, "the step was not reached"

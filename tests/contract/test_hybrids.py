@@ -16,7 +16,12 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.limited import OnlyKeys, OnlyNow, OnlyPages, OnlyScans
+from tests.contract.limited import (
+    StoreWithoutBeforeImages,
+    StoreWithoutChangelog,
+    StoreWithoutHistory,
+    StoreWithoutSnapshots,
+)
 from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
 from viewkeeper.capture import partitions
@@ -28,8 +33,8 @@ from viewkeeper.store.lmdb import LmdbStore
 ROWS = 200
 HYBRIDS = ("SNI", "SCI", "SNIMB", "SCIMB")
 CASES = [
-    *((OnlyNow, strategy) for strategy in (*HYBRIDS, "SN")),
-    *((kind, "ISN") for kind in (OnlyNow, OnlyPages, OnlyKeys, LmdbStore)),
+    *((StoreWithoutHistory, strategy) for strategy in (*HYBRIDS, "SN")),
+    *((kind, "ISN") for kind in (StoreWithoutHistory, StoreWithoutSnapshots, StoreWithoutBeforeImages, LmdbStore)),
     (LmdbStore, "SCI"),
 ]
 
@@ -76,7 +81,7 @@ class Shop:
 
     def check(self) -> None:
         """Every view is its query over the tables at its own cut."""
-        batch = self.store.published()
+        batch = self.store.published_batch()
         for view in self.store.catalog().views:
             cut = batch.cut if view.at is None else view.at.cut
             state = self.states[max(p for p in self.states if p <= cut)]
@@ -100,8 +105,8 @@ def truth(query: str, items: dict[int, Any], kinds: dict[str, Any]) -> list[tupl
 @pytest.fixture
 def make_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(partitions, "ROWS", 50)
-    monkeypatch.setattr(partitions, "FEWEST", 2)
+    monkeypatch.setattr(partitions, "PARTITION_ROWS", 50)
+    monkeypatch.setattr(partitions, "MIN_PARTITIONS", 2)
     made: list[Shop] = []
 
     def make(kind: Any, seed: int = 1) -> Shop:
@@ -140,7 +145,7 @@ def test_a_view_made_in_the_middle_of_writes_is_exact(make_shop: Any, kind: Any,
         shop.db.refresh()
         shop.check()
     shop.busy = True
-    shop.db._maintain().mender.rebuild()
+    shop.db._acquire_maintainer().state_repair.rebuild()
     shop.busy = False
     shop.check()
     shop.db.sql("DROP MATERIALIZED VIEW v1")
@@ -150,7 +155,7 @@ def test_a_view_made_in_the_middle_of_writes_is_exact(make_shop: Any, kind: Any,
         shop.check()
 
 
-@pytest.mark.parametrize("kind", [OnlyNow, OnlyScans, LmdbStore])
+@pytest.mark.parametrize("kind", [StoreWithoutHistory, StoreWithoutChangelog, LmdbStore])
 def test_views_are_made_while_nobody_writes(make_shop: Any, kind: Any) -> None:
     """The log moves on all the same, by the views' own commits."""
     shop = make_shop(kind)
@@ -163,7 +168,9 @@ def test_views_are_made_while_nobody_writes(make_shop: Any, kind: Any) -> None:
     shop.check()
 
 
-@pytest.mark.parametrize(("kind", "strategy"), [(OnlyNow, "SCI"), (OnlyNow, "SNIMB"), (LmdbStore, "SCIMB")])
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [(StoreWithoutHistory, "SCI"), (StoreWithoutHistory, "SNIMB"), (LmdbStore, "SCIMB")]
+)
 def test_beside_batches_of_other_views(make_shop: Any, kind: Any, strategy: str) -> None:
     """The parallel hybrids: writers write and other views are maintained in threads of their own."""
     shop = make_shop(kind)
@@ -190,20 +197,20 @@ def test_beside_batches_of_other_views(make_shop: Any, kind: Any, strategy: str)
 
 def test_a_store_without_a_past_says_so() -> None:
     table: Any = None
-    assert not OnlyNow.shows_past(OnlyNow.__new__(OnlyNow), table)
-    assert not OnlyScans.shows_past(OnlyScans.__new__(OnlyScans), table)
-    assert OnlyKeys.shows_past(OnlyKeys.__new__(OnlyKeys), table)
+    assert not StoreWithoutHistory.can_scan_at(StoreWithoutHistory.__new__(StoreWithoutHistory), table)
+    assert not StoreWithoutChangelog.can_scan_at(StoreWithoutChangelog.__new__(StoreWithoutChangelog), table)
+    assert StoreWithoutBeforeImages.can_scan_at(StoreWithoutBeforeImages.__new__(StoreWithoutBeforeImages), table)
     with pytest.raises(Unsupported):
-        OnlyNow.scan_at(OnlyNow.__new__(OnlyNow), table, [], 0)
+        StoreWithoutHistory.scan_at(StoreWithoutHistory.__new__(StoreWithoutHistory), table, [], 0)
 
 
 def test_a_part_is_brought_to_a_cut_or_to_none(make_shop: Any) -> None:
-    shop = make_shop(OnlyNow)
+    shop = make_shop(StoreWithoutHistory)
     store, table = shop.store, shop.store.catalog().table("kinds")
     columns = ["category", "boss"]
 
-    def brought(part: partitions.Part, cut: int) -> Any:
-        found = partitions.at_cut(store, table, columns, part, cut, lambda delta: delta)
+    def brought(part: partitions.TablePartition, cut: int) -> Any:
+        found = partitions.partition_at_cut(store, table, columns, part, cut, lambda delta: delta)
         return None if found is None else sorted(map(tuple, (row.values() for row in found.to_pylist())), key=str)
 
     before = store.head()
@@ -216,10 +223,10 @@ def test_a_part_is_brought_to_a_cut_or_to_none(make_shop: Any) -> None:
     assert brought(part, before) == first
     assert brought(part, changed) == [("a", "y"), *first[1:]]
     assert brought(part, store.head()) == [("a", "y"), ("c", "x")]
-    slow = replace(part, end=changed)  # it was still being read when the first change came, and may show it
+    slow = replace(part, end_position=changed)  # it was still being read when the first change came, and may show it
     assert brought(slow, before) is None
     assert brought(slow, changed) == [("a", "y"), *first[1:]]
-    late = replace(part, position=store.head() + 1, end=store.head() + 1)
+    late = replace(part, position=store.head() + 1, end_position=store.head() + 1)
     assert brought(late, changed) is None
     assert brought(late, store.head() - 1) == first, "only another table changed since"
     some = replace(part, start=b"\x01b", stop=b"\x01c", rows=part.rows.slice(1, 1))

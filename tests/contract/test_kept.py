@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from tests.contract.conftest import ITEMS, items
 
-from viewkeeper.capture.partition_store import Kept
-from viewkeeper.capture.partitions import Part
+from viewkeeper.capture.partition_store import PartitionStore
+from viewkeeper.capture.partitions import TablePartition
 from viewkeeper.model import types
-from viewkeeper.model.filtered_table import Comparison, selected
+from viewkeeper.model.filtered_table import Comparison, filter_table
 from viewkeeper.model.schema import Table
 from viewkeeper.store.lmdb import LmdbStore
 
-DEAR = selected(ITEMS, (Comparison("price", types.decimal(12, 2), ">", ("9.99",)),))
-CHEAP = selected(ITEMS, (Comparison("price", types.decimal(12, 2), "<", ("0.50",)),))
+DEAR = filter_table(ITEMS, (Comparison("price", types.decimal(12, 2), ">", ("9.99",)),))
+CHEAP = filter_table(ITEMS, (Comparison("price", types.decimal(12, 2), "<", ("0.50",)),))
 NAMES = [c.name for c in ITEMS.columns]
 
 
@@ -28,20 +28,20 @@ def store(tmp_path: Path) -> Iterator[LmdbStore]:
     opened.close()
 
 
-def saved(store: LmdbStore, directory: Path, table: Table, *parts: Part) -> None:
-    kept = Kept(store, directory)
+def saved(store: LmdbStore, directory: Path, table: Table, *parts: TablePartition) -> None:
+    kept = PartitionStore(store, directory)
     for part in parts:
         kept.save(table, part)
     kept.close()
 
 
-def part(start: bytes | None, stop: bytes | None, *keys: int) -> Part:
-    return Part(start, stop, 0, items(*((k, "a") for k in keys)))
+def part(start: bytes | None, stop: bytes | None, *keys: int) -> TablePartition:
+    return TablePartition(start, stop, 0, items(*((k, "a") for k in keys)))
 
 
 def found(store: LmdbStore, directory: Path, table: Table) -> list[list[int]]:
-    kept = Kept(store, directory)
-    ids = [p.rows["id"].to_pylist() for p in kept.find(table, NAMES)]
+    kept = PartitionStore(store, directory)
+    ids = [p.rows["id"].to_pylist() for p in kept.find_partitions(table, NAMES)]
     kept.close()
     return sorted(ids)
 
@@ -68,10 +68,10 @@ def test_a_tables_parts_are_forgotten_with_those_of_its_selections(store: LmdbSt
     for table in (ITEMS, DEAR, CHEAP, other):
         saved(store, tmp_path, table, part(None, b"5", 1), part(b"5", None, 7))
     (tmp_path / "load-1.0123456789abcdef-00.vkp").touch()  # as an earlier version named them
-    Kept(store, tmp_path).forget(frozenset([ITEMS.id]))
+    PartitionStore(store, tmp_path).delete_partitions(frozenset([ITEMS.id]))
     assert [found(store, tmp_path, t) for t in (ITEMS, DEAR, CHEAP)] == [[], [], []]
     assert found(store, tmp_path, other) == [[1], [7]]
     assert not list(tmp_path.glob("load-1.*"))
-    Kept(store, tmp_path).forget(frozenset([other.id]))
+    PartitionStore(store, tmp_path).delete_partitions(frozenset([other.id]))
     assert not list(tmp_path.glob("load-*"))
     assert store.holds() == []

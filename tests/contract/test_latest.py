@@ -12,7 +12,7 @@ from tests.contract import planned
 
 import viewkeeper as vk
 from viewkeeper.errors import BadToken, Timeout
-from viewkeeper.operators.aggregation.row_groups import Groups
+from viewkeeper.operators.aggregation.row_groups import RowAggregate
 
 VIEWS = {"totals": planned.TOTALS, "dear": planned.DEAR, "bosses": planned.BOSSES}
 ALONE = ("totals", "dear", "by_category")
@@ -132,7 +132,7 @@ def test_changes_that_were_not_taken_to_their_end_are_taken_once(
     with vk.open(url, durability="none") as reader:
         assert reader.get("totals", "a", vk.LATEST)["n"] == 20
         db.put("items", [_item(n, category="abc"[n % 3], price=1) for n in range(100, 103)])
-        in_runs, asked = Groups.in_runs, []
+        in_runs, asked = RowAggregate.encode_sums_from_runs, []
 
         def away(*given: Any) -> Any:
             asked.append(1)
@@ -140,7 +140,7 @@ def test_changes_that_were_not_taken_to_their_end_are_taken_once(
                 raise FileNotFoundError("merged")
             return in_runs(*given)
 
-        monkeypatch.setattr(Groups, "in_runs", away)
+        monkeypatch.setattr(RowAggregate, "encode_sums_from_runs", away)
         for _ in range(3):
             assert [reader.get("totals", c, vk.LATEST)["n"] for c in "abc"] == [21, 21, 21]
         assert len(asked) >= 4
@@ -149,7 +149,7 @@ def test_changes_that_were_not_taken_to_their_end_are_taken_once(
 def test_a_reader_has_one_state_whoever_goes_on(db: Any, url: str) -> None:
     with vk.open(url, durability="none") as reader:
         db.put("items", _item(200, category="a"))
-        one = reader._reads.latest("totals", vk.LATEST, None, 10.0, by_key=True)
+        one = reader._reads.open_latest("totals", vk.LATEST, None, 10.0, by_key=True)
         db.put("items", [_item(201, category="a"), _item(202, category="a")])
         assert reader.get("totals", "a", vk.LATEST)["n"] == 23
         assert one.get(("a",))["n"] == 21

@@ -139,8 +139,8 @@ def test_a_reader_of_another_handle_goes_on_with_the_batches(open_db: Callable[.
 
 def test_answers_are_remembered_until_their_tables_change(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    work = cache.worked_out
-    monkeypatch.setattr(cache, "worked_out", lambda *how: asked.append(how) or work(*how))
+    work = cache.compute_lazy_rows
+    monkeypatch.setattr(cache, "compute_lazy_rows", lambda *how: asked.append(how) or work(*how))
     db = local
     _create(db, "totals", "bosses")
     for _ in range(3):
@@ -170,10 +170,10 @@ def test_what_is_remembered_has_a_bound(tmp_path: Path, monkeypatch: pytest.Monk
         _create(db, "dear")
         for n in range(40):
             db.get("dear", n)
-        held = cache.answers_of(db._store)
-        assert 0 < len(held._known) <= 5
-        assert 0 < held._held <= 5_000
-        assert held._held == sum(a.size for a in held._known.values())
+        held = cache.lazy_view_cache(db._store)
+        assert 0 < len(held._answers) <= 5
+        assert 0 < held._cached_bytes <= 5_000
+        assert held._cached_bytes == sum(a.size for a in held._answers.values())
     with pytest.raises(BadValue):
         vk.open(f"lmdb:{tmp_path / 'small'}", lazy_cache_bytes="much")
 
@@ -196,13 +196,13 @@ def test_batches_keep_arrangements_only(local: Any) -> None:
 
 def test_the_rows_of_one_key_are_looked_up_not_scanned(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
-    run = cache.Stage.run
+    run = cache.BatchExecutor.run
 
     def counted(stage: Any, number: int, lane: str, flow: Any, active: Any, rows: Any, *rest: Any) -> Any:
         given.append(sum(g.count for g in rows.values()))
         return run(stage, number, lane, flow, active, rows, *rest)
 
-    monkeypatch.setattr(cache.Stage, "run", counted)
+    monkeypatch.setattr(cache.BatchExecutor, "run", counted)
     db = local
     _create(db, "bosses")
     given.clear()

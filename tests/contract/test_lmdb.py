@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.conftest import ITEMS, delete, ids, items, put, read, summed
+from tests.contract.conftest import ITEMS, consolidated_weights, delete, ids, items, put, read
 
 from viewkeeper.errors import (
     BadValue,
@@ -42,7 +42,7 @@ from viewkeeper.store.contract.store import Batch
 from viewkeeper.store.lmdb import LmdbStore
 from viewkeeper.store.lmdb import table_rows as rows_module
 from viewkeeper.store.lmdb.environment import FORMAT
-from viewkeeper.store.ordered.log_format import entries, images, raw
+from viewkeeper.store.ordered.log_format import concat_entries, entries, scan_chunks
 
 WORDS = Table(5, "words", (Column("word", types.STRING), Column("n", types.BIGINT)), (KeyPart("word"),))
 
@@ -374,7 +374,7 @@ def test_a_forked_child_is_refused_opens_another_and_leaves_the_parent_alone(sto
     assert os.waitpid(child, 0)[1] == 0
     assert store.lease_holder() is not None
     put(store, items((3, "parent")))
-    assert summed(pa.Table.from_batches([first, *scan])) == {(1,): 1}
+    assert consolidated_weights(pa.Table.from_batches([first, *scan])) == {(1,): 1}
     assert [row["category"] for row in read(store)] == ["a", "child", "parent"]
     lease.release()
     assert store.lease_holder() is None
@@ -396,7 +396,7 @@ class LmdbReader:
 def _read_range(url: str, cut: int, start: bytes | None, stop: bytes | None) -> dict[tuple[Any, ...], int]:
     with LmdbReader(url) as reader:
         batches = list(reader.scan_at(ITEMS, ["id", "category"], cut, start=start, stop=stop))
-        return summed(pa.Table.from_batches(batches))
+        return consolidated_weights(pa.Table.from_batches(batches))
 
 
 def test_other_processes_scan_ranges_at_one_cut(store: LmdbStore) -> None:
@@ -484,14 +484,14 @@ def test_long_keys_behave_like_short_ones(
     for puts, deletes in calls:
         deletes = deletes - puts.keys()
         written = store.write(table, words(*puts.items()), pa.table({"word": pa.array(sorted(deletes), pa.string())}))
-        assert written.changed == sum(model.get(w) != n for w, n in puts.items()) + len(deletes & model.keys())
+        assert written.changed_rows == sum(model.get(w) != n for w, n in puts.items()) + len(deletes & model.keys())
         model = {word: n for word, n in (model | puts).items() if word not in deletes}
         if len(model) < 3:
             cut, at_cut = store.head(), dict(model)
     assert [(row["word"], row["n"]) for row in read(store, table)] == sorted(model.items())
     assert store.count(table) == len(model)
     keys = pa.table({"word": pa.array([*model, "absent", "c" * 700], pa.string())})
-    assert sorted(store.get_many(table, keys)["word"].to_pylist()) == sorted(model)
+    assert sorted(store.get_rows(table, keys)["word"].to_pylist()) == sorted(model)
     assert all((store.get(table, (word,)) or {}).get("n") == n for word, n in model.items())
     low, high = (None if word is None else encode_whole_key(table, (word,)) for word in bounds)
     inside = [
@@ -505,7 +505,7 @@ def test_long_keys_behave_like_short_ones(
     ranges = [read(store, table, start=a, stop=b) for a, b in itertools.pairwise(split)]
     assert [row["word"] for part in ranges for row in part] == sorted(model)
     batches = list(store.scan_at(table, ["word", "n"], cut))
-    past = summed(pa.Table.from_batches(batches, pa.schema([*table.arrow, ("¤w", pa.int64())])))
+    past = consolidated_weights(pa.Table.from_batches(batches, pa.schema([*table.arrow, ("¤w", pa.int64())])))
     assert past == dict.fromkeys(at_cut.items(), 1)
 
 
@@ -548,7 +548,7 @@ def test_entries_come_call_by_call(store: LmdbStore) -> None:
     put(store, items((1, "b"), (2, "c")))
     found = list(store.entries(ITEMS, ["id", "category"], 0, 3))
     assert [position for position, _, _ in found] == [1, 3]
-    assert summed(found[1][2]) == {(1, "a"): -1, (1, "b"): 1, (2, "c"): 1}
+    assert consolidated_weights(found[1][2]) == {(1, "a"): -1, (1, "b"): 1, (2, "c"): 1}
     assert found[0][1] <= found[1][1]
 
 
@@ -574,15 +574,15 @@ def test_a_damaged_log_entry_is_reported(store: LmdbStore, path: Path) -> None:
 def test_every_damaged_byte_of_an_entry_is_noticed(store: LmdbStore) -> None:
     put(store, items((1, "a"), (2, None)))
     put(store, items((1, "b")))
-    with store._opened.read() as state:
+    with store._handle.read() as state:
         found = list(entries(state.log, 0, 2, [ITEMS.id]))
     assert len(found) == 2
     for entry in found:
-        images([entry])
+        concat_entries([entry])
         body = bytes(entry.body)
         for at in range(len(body)):
             with pytest.raises(CorruptState):
-                images([entry._replace(body=body[:at] + bytes([body[at] ^ 0x40]) + body[at + 1 :])])
+                concat_entries([entry._replace(body=body[:at] + bytes([body[at] ^ 0x40]) + body[at + 1 :])])
 
 
 def test_a_damaged_catalog_is_reported(store: LmdbStore, path: Path) -> None:
@@ -613,7 +613,7 @@ def test_dropped_tables_leave_nothing_behind(store: LmdbStore, path: Path) -> No
 def test_a_commit_of_nothing_moves_only_the_batch(store: LmdbStore) -> None:
     store.commit(Batch(1, 0, {"n": 1}), [])
     assert store.head() == 0
-    assert store.published() == Batch(1, 0, {"n": 1})
+    assert store.published_batch() == Batch(1, 0, {"n": 1})
 
 
 def test_a_database_removed_and_made_again_is_a_new_one(store: LmdbStore, path: Path) -> None:
@@ -650,7 +650,7 @@ store.write(table, rows, pa.table({"id": pa.array([], pa.int64())}))
     assert store.head() == 1
     assert [(row["id"], row["category"]) for row in read(store)] == [(1, "a")]
     assert put(store, items((2, "b"))) == 2
-    assert summed(store.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
+    assert consolidated_weights(store.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
 
 
 # -- large calls ------------------------------------------------------------------------------------------------------
@@ -665,8 +665,8 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
         monkeypatch.setattr(f"viewkeeper.store.ordered.write_call.{name}", found)
     put(store, items(*((n, f"b{n}" * 9) for n in range(3_000))))
     put(store, items((1, "c")))
-    with store._opened.read() as state:
-        sizes = [len(body) for position, body in raw(state.log) if position == 2]
+    with store._handle.read() as state:
+        sizes = [len(body) for position, body in scan_chunks(state.log) if position == 2]
     assert len(sizes) > 20
     assert max(sizes) <= 2_018, "LMDB's largest value within a page"
     changes = store.changes(ITEMS, ["id", "category"], 1, 2)
@@ -682,20 +682,20 @@ def test_the_log_of_a_call_is_the_same_however_it_is_made(tmp_path: Path, monkey
     """Noted after all rows, by two threads; by one; and at once, slice by slice."""
     monkeypatch.setattr("viewkeeper.store.ordered.write_call.time", SimpleNamespace(time=lambda: 5.0))
     monkeypatch.setattr("viewkeeper.store.ordered.write_call._SLICE_ROWS", 40)
-    monkeypatch.setattr("viewkeeper.store.ordered.write_call._BYTES_FOR_MORE", 0)
+    monkeypatch.setattr("viewkeeper.store.ordered.write_call._MIN_PARALLEL_BYTES", 0)
     logs = []
     for number, (least, many) in enumerate([(1 << 40, 4), (1 << 40, 1000), (0, 1000)]):
-        monkeypatch.setattr("viewkeeper.store.ordered.write_call.LEAST", least)
-        monkeypatch.setattr("viewkeeper.store.ordered.write_call.budget", lambda: 0)
-        monkeypatch.setattr("viewkeeper.store.ordered.write_call._is_much", lambda size: False)
-        monkeypatch.setattr("viewkeeper.store.ordered.write_call._SLICES_FOR_MORE", many)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call.MIN_BUDGET", least)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call.process_budget", lambda: 0)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call._is_large", lambda size: False)
+        monkeypatch.setattr("viewkeeper.store.ordered.write_call._MIN_PARALLEL_SLICES", many)
         with closing(LmdbStore(tmp_path / str(number))) as store:
             store.change_catalog(lambda catalog: catalog.with_table(ITEMS))
             put(store, items(*((n, f"a{n}") for n in range(0, 800, 2))))
             put(store, items(*((n, f"b{n}" if n % 6 else f"a{n}") for n in range(799, -1, -1))))
             delete(store, ids(*range(0, 900, 3)))
-            with store._opened.read() as state:
-                logs.append([(position, bytes(body)) for position, body in raw(state.log)])
-            assert summed(store.changes(ITEMS, ["id"], 0, 3)) == {(n,): 1 for n in range(800) if n % 3}
+            with store._handle.read() as state:
+                logs.append([(position, bytes(body)) for position, body in scan_chunks(state.log)])
+            assert consolidated_weights(store.changes(ITEMS, ["id"], 0, 3)) == {(n,): 1 for n in range(800) if n % 3}
     assert len(logs[0]) == 10 + 20 + 8
     assert logs[0] == logs[1] == logs[2]

@@ -21,7 +21,7 @@ from viewkeeper.maintain.load import loader
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     planned.install(monkeypatch.setattr)
     monkeypatch.setattr(loader, "_FINAL_ROWS", 0)
-    monkeypatch.setattr(cleanup, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup, "_MIN_INTERVAL", 0.0)
     with vk.open(f"lmdb:{tmp_path / 'db'}", retention=0) as opened:
         for statement in TABLES:
             opened.sql(statement)
@@ -39,7 +39,7 @@ def test_rebuilds_beside_a_load_do_not_take_its_files(db: Any, monkeypatch: pyte
     """The load has caught up once, and waits with files that no batch lists while others load, publish and tidy."""
     monkeypatch.setattr(publisher, "id", lambda _: 7, raising=False)  # numbers of objects are given again
     caught_up, go_on = threading.Event(), threading.Event()
-    original = failpoints.point
+    original = failpoints.hit
 
     def point(name: str) -> None:
         original(name)
@@ -60,15 +60,15 @@ def test_rebuilds_beside_a_load_do_not_take_its_files(db: Any, monkeypatch: pyte
             caught_up.set()
 
     creation = threading.Thread(target=create)
-    monkeypatch.setattr(failpoints, "point", point)
+    monkeypatch.setattr(failpoints, "hit", point)
     creation.start()
     assert caught_up.wait(60)
     state = Path(db._store.state_path)
-    listed = set(db._maintain().publisher.state.manifest.files())
+    listed = set(db._acquire_maintainer().publisher.state.manifest.files())
     mine = {p.name for p in state.glob("b*.vkr")} - listed
     assert mine
     for n in range(5):
-        db._maintain().mender.rebuild()
+        db._acquire_maintainer().state_repair.rebuild()
         db.put("items", item(1000 + n))
         db.refresh()
     assert mine <= {p.name for p in state.glob("b*.vkr")}, "files of a load that is under way were removed"

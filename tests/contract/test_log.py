@@ -10,7 +10,7 @@ import pytest
 from tests.contract import planned
 
 import viewkeeper as vk
-from viewkeeper.cli.app import JsonLines
+from viewkeeper.cli.app import JsonLineFormatter
 
 
 def test_a_batch_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -24,7 +24,7 @@ def test_a_batch_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capl
             token = db.put("items", {"item_id": 1, "category": "a", "price": 2})
             db.get("totals", "a", after=token, timeout=60)
     (record,) = [r for r in caplog.records if r.name == "viewkeeper.batch"]
-    line = json.loads(JsonLines().format(record))
+    line = json.loads(JsonLineFormatter().format(record))
     assert {name: line[name] for name in ("level", "logger", "changes", "lane", "views")} == {
         "level": "info",
         "logger": "viewkeeper.batch",

@@ -17,8 +17,8 @@ import viewkeeper
 from viewkeeper import failpoints
 from viewkeeper.database import Database
 from viewkeeper.errors import BadStatement, NameTaken, Unsupported, ViewkeeperError
-from viewkeeper.sql.statements import create_together
-from viewkeeper.syntax.statements import split, together
+from viewkeeper.sql.statements import create_views_together
+from viewkeeper.syntax.statements import group_view_statements, split
 
 VIEWS = {"totals": TOTALS, "bosses": BOSSES, "dear": DEAR}
 BEFORE = ["view.planned", "load.1.after", "load.2.after", "run.write.middle", "commit.3.middle", "commit.4.before"]
@@ -72,7 +72,7 @@ def test_one_that_is_refused_keeps_all_back(url: str) -> None:
                 db.create_views(views)
         alone = f"CREATE MATERIALIZED VIEW b WITH (strategy = 'SN') AS {BOSSES}"
         with pytest.raises(Unsupported, match="cut of its own"):
-            create_together(db, [f"CREATE MATERIALIZED VIEW a AS {DEAR}", alone])
+            create_views_together(db, [f"CREATE MATERIALIZED VIEW a AS {DEAR}", alone])
         assert names(db) == ["totals"]
         assert db.status().epoch == before
         db.create_views({})
@@ -90,19 +90,19 @@ def test_a_view_is_made_by_create_or_replace(url: str) -> None:
 
 
 def _script(db: Database, text: str) -> None:
-    [group] = together(split(text))
-    create_together(db, group)
+    [group] = group_view_statements(split(text))
+    create_views_together(db, group)
 
 
 def test_statements_of_a_script_that_are_made_together() -> None:
     view = "CREATE materialized VIEW {} AS SELECT 1"
     script = ["CREATE TABLE t (k INT)", view.format("a"), view.format("b"), "SHOW VIEWS", view.format("c")]
     script += ["CREATE OR REPLACE MATERIALIZED VIEW c AS SELECT 2"]
-    assert list(together(script)) == [[script[0]], script[1:3], [script[3]], [script[4]], [script[5]]]
+    assert list(group_view_statements(script)) == [[script[0]], script[1:3], [script[3]], [script[4]], [script[5]]]
     alone = ["CREATE MATERIALIZED VIEW d WITH (strategy = 'SN') AS SELECT 1", "CREATE MATERIALIZED VIEW AS AS"]
     alone.append("CREATE MATERIALIZED VIEW f PARAMETERS (a INT) AS SELECT 1")
-    assert list(together(alone)) == [[text] for text in alone]
-    assert list(together([])) == []
+    assert list(group_view_statements(alone)) == [[text] for text in alone]
+    assert list(group_view_statements([])) == []
 
 
 def test_a_script_that_is_run_again_makes_what_is_missing(url: str) -> None:
@@ -119,7 +119,7 @@ def test_a_script_that_is_run_again_makes_what_is_missing(url: str) -> None:
 @pytest.mark.parametrize("point", BEFORE)
 def test_a_step_that_fails_leaves_none(url: str, point: str) -> None:
     with viewkeeper.open(url) as db:
-        with failpoints.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
+        with failpoints.fail_at(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
             db.create_views(VIEWS)
         assert names(db) == []
         db.create_views(VIEWS)

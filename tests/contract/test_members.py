@@ -167,7 +167,7 @@ def test_members_are_the_views_that_they_would_be_by_themselves(open_db: Callabl
 
 def test_many_equal_views_are_names_of_the_same_few_rows(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three different ones are no family; where each is there fifty times, a family keeps its rows once."""
-    monkeypatch.setattr(families, "worthwhile", cost.worthwhile)
+    monkeypatch.setattr(families, "is_family_cheaper", cost.is_family_cheaper)
     rng = Random(2)
     with viewkeeper.open(url, durability="none") as db:
         db.create_views(_views(SUMS, 3, "few"))
@@ -175,7 +175,7 @@ def test_many_equal_views_are_names_of_the_same_few_rows(url: str, monkeypatch: 
         db.create_views({f"v{n}": SUMS.format(2 * (n % 3)) for n in range(150)})
         assert _families(db) == [150]
         catalog = db._store.catalog()
-        [family] = [v for v in catalog.views if v.gathers]
+        [family] = [v for v in catalog.views if v.is_hidden_family]
         for _ in range(2):
             each = [db.read(f"few{n}") for n in range(3)]
             assert all(db.read(f"v{n}").equals(each[n % 3]) for n in range(150))
@@ -267,13 +267,13 @@ def test_views_come_to_a_family_and_go(open_db: Callable[..., Any]) -> None:
         db.refresh()
         for name in sorted(set(views) - {"v5", "v6"}):
             assert db.read(name).equals(db.read(f"apart_{name}")), name
-        family = next(v for v in db._store.catalog().views if v.gathers)
+        family = next(v for v in db._store.catalog().views if v.is_hidden_family)
         assert db._store.count(db._store.catalog().tables_by_id[family.parameters]) == 5  # 3, 4, 5, 7, 11
         for name in ("v3", "v4", "v7", "same", "other"):
             db.sql(f"DROP MATERIALIZED VIEW {name}")
         assert _families(db) == []
         assert [t.name for t in db._store.catalog().tables] == ["items", "kinds"]
-        assert not any(v.gathers for v in db._store.catalog().views)
+        assert not any(v.is_hidden_family for v in db._store.catalog().views)
 
 
 def test_what_is_counted_of_a_family_is_told_by_names_that_are_known(open_db: Callable[..., Any]) -> None:
@@ -392,14 +392,14 @@ def test_a_family_of_which_all_members_fail_goes(url: str) -> None:
         db.put("items", [{"item_id": n, "category": "a", "price": 19} for n in range(4)])
         assert set(db.refresh().suspended) == set(views)
         assert _families(db) == []
-        assert not any(v.gathers for v in db._store.catalog().views)
+        assert not any(v.is_hidden_family for v in db._store.catalog().views)
         db.delete("items", [0, 1])
         db.create_views({f"again_{name}": text for name, text in views.items()})
         assert _families(db) == [6]
         assert db.read("again_v3").to_pylist() == [{"category": "a", "n": 2, "total": 2 * 3074457345618258603}]
         db.drop_views(list(views))
     with viewkeeper.open(url) as db:
-        db._maintain()
+        db._acquire_maintainer()
         assert len([t for t in db._store.catalog().tables if t.is_hidden]) == 1
 
 
@@ -409,8 +409,8 @@ def test_a_member_fails_in_a_batch_of_few_rows(url: str) -> None:
         db.create_views(_views(HEAVY, 6))
         for n in range(12):
             db.put("items", [{"item_id": n, "category": "a", "price": 1 + n % 2}])
-        maintainer = db._maintain()
-        while maintainer.publisher.behind():
+        maintainer = db._acquire_maintainer()
+        while maintainer.publisher.is_behind():
             maintainer.refresh(max_changes=2)
         assert {v.name for v in db.status().views if v.suspended} == {"v0"}
         assert _families(db) == [5]
@@ -446,13 +446,13 @@ def test_many_are_dropped_at_once_or_none(open_db: Callable[..., Any]) -> None:
 def test_a_step_that_fails_leaves_nothing(url: str, point: str) -> None:
     views = _views(SUMS)
     with viewkeeper.open(url) as db:
-        with failpoints.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
+        with failpoints.fail_at(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
             db.create_views(views)
         assert db.sql("SHOW VIEWS").to_pylist() == []
         assert [t.name for t in db._store.catalog().tables] == ["items", "kinds"]
         db.create_views(views)
         assert _families(db) == [6]
-        with failpoints.failing(point, errno.EIO):
+        with failpoints.fail_at(point, errno.EIO):
             try:
                 db.sql(f"CREATE MATERIALIZED VIEW joins AS {SUMS.format(19)}")
             except (OSError, ViewkeeperError):
@@ -501,7 +501,7 @@ def test_a_process_that_dies_leaves_all_or_nothing(url: str, what: str, point: s
     ended: Any = subprocess.run([sys.executable, "-c", CODE, url, what], env=where, capture_output=True, timeout=120)
     assert ended.returncode == -9, ended.stderr
     with viewkeeper.open(url) as db:
-        db._maintain()  # which takes away what the dead left
+        db._acquire_maintainer()  # which takes away what the dead left
         there = {v["name"] for v in db.sql("SHOW VIEWS").to_pylist()}
         assert there in ({*views}, {*views, "joins"}, {*views} - {"v3"}, {*views} - {"v3", "v4"}, set())
         assert bool(there) == (what != "many" or point == "commit.4.after@2")
@@ -527,8 +527,8 @@ def test_a_process_that_dies_while_a_member_leaves_has_suspended_it(url: str) ->
     assert ended.returncode == -9, ended.stderr
     with viewkeeper.open(url) as db:
         db.put("items", [{"item_id": 5, "category": "small", "price": 19}])
-        maintainer = db._maintain()  # which takes away the parameters that the dead left
-        while maintainer.publisher.behind():
+        maintainer = db._acquire_maintainer()  # which takes away the parameters that the dead left
+        while maintainer.publisher.is_behind():
             maintainer.refresh(max_changes=2)
         assert {v.name for v in db.status().views if v.suspended} == {"v0", "v1"}
         assert _families(db) == [4]

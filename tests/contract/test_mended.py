@@ -30,8 +30,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def damage(db: Any) -> None:
     """Flip a byte in every run, and forget the copies in memory."""
-    db._holding.end()
-    state = db._maintain().publisher.state
+    db._maintainer_ref.end()
+    state = db._acquire_maintainer().publisher.state
     for entry in [e for runs in state.manifest.runs.values() for e in runs]:
         path = state.directory / entry.file
         data = bytearray(path.read_bytes())
@@ -57,7 +57,7 @@ def test_nothing_was_made_anew(shop: Any, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_state_of_another_version(shop: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    shop._holding.end()
+    shop._maintainer_ref.end()
     made = expressions.fingerprint()
     monkeypatch.setattr(expressions, "fingerprint", lambda: "another duckdb")
     with caplog.at_level(logging.WARNING, "viewkeeper"):
@@ -98,7 +98,7 @@ def test_state_that_only_a_worker_cannot_read_is_not_made_anew(shop: Any, monkey
     shop.put("items", {"item_id": 1, "category": "a", "price": 2})
     epoch = shop.status().epoch
     with monkeypatch.context() as fault:
-        fault.setattr(maintainer.stage, "run", elsewhere)
+        fault.setattr(maintainer.executor, "run", elsewhere)
         with pytest.raises(StoreError, match="State that is whole here"):
             shop.refresh()
     assert (shop.status().epoch, shop.status().rebuilds) == (epoch, 0)

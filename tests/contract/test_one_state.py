@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.contract.conftest import ITEMS, PAIRS, delete, ids, items, pairs, put, read, summed
+from tests.contract.conftest import ITEMS, PAIRS, consolidated_weights, delete, ids, items, pairs, put, read
 
 from viewkeeper.model.encoding.keys import key_range
-from viewkeeper.store.contract.store import Pinned, Store
-from viewkeeper.store.ordered.handle import OrderedRecords
+from viewkeeper.store.contract.store import Store, StoreSnapshot
+from viewkeeper.store.ordered.handle import OrderedCatalogStore
 
 ROWS = 600
 OLD = {2 * n: "old" for n in range(ROWS)}
@@ -48,10 +48,10 @@ def _shown(batches: Iterator[pa.RecordBatch]) -> Rows:
     return dict(rows)
 
 
-def _pinned(store: Store) -> Pinned:
+def _pinned(store: Store) -> StoreSnapshot:
     if not (store.capabilities.snapshot_scan or store.capabilities.cell_versions):
         pytest.skip("it has no snapshots")
-    return store.pin()
+    return store.open_snapshot()
 
 
 def _one_state(store: Store) -> None:
@@ -77,7 +77,7 @@ def test_a_snapshot_stays_as_it_was(filled: Store) -> None:
 def test_a_snapshots_ranges_and_limits_are_of_its_state(filled: Store) -> None:
     pinned = _pinned(filled)
     _change(filled)
-    if not filled.in_key_order(ITEMS):
+    if not filled.is_in_key_order(ITEMS):
         pytest.skip("its ranges are not those of keys")
     for low, high in ((0, 13), (3, 4), (101, 700), (-5, 1), (2 * ROWS - 3, 2 * ROWS + 9)):
         start, stop = key_range(ITEMS, (low,), (high,))
@@ -111,7 +111,7 @@ def test_snapshots_of_several_states_are_read_side_by_side(filled: Store) -> Non
         model |= {2 * n: f"call {n}", 5000 + n: f"call {n}"}
         del model[100 + 2 * n]
         if filled.capabilities.snapshot_scan:
-            pins.append(filled.pin())
+            pins.append(filled.open_snapshot())
             expected.append(dict(model))
     assert [_shown(pinned.scan(ITEMS)) for pinned in pins] == expected
     for pinned in pins:
@@ -134,7 +134,7 @@ def test_a_scan_of_a_past_state_is_of_that_cut_while_rows_change(filled: Store) 
     seen = [next(scan)]
     _change(filled)
     seen += scan
-    assert summed(pa.Table.from_batches(seen)) == dict.fromkeys(OLD.items(), 1)
+    assert consolidated_weights(pa.Table.from_batches(seen)) == dict.fromkeys(OLD.items(), 1)
 
 
 @pytest.mark.parametrize("read_by", ["scan_at", "find_at", "scan"])
@@ -144,17 +144,17 @@ def test_what_is_written_just_after_a_read_took_its_state_is_not_in_it(
     _one_state(filled)
     cut = filled.head()
     put(filled, items((0, "since"), (1, "since")))
-    shown, left = OrderedRecords.shown, [1]
+    shown, left = OrderedCatalogStore.catalog_at, [1]
 
-    def write_first(known: OrderedRecords, state: Any) -> Any:
+    def write_first(known: OrderedCatalogStore, state: Any) -> Any:
         if left:
             left.clear()
             _change(filled)
         return shown(known, state)
 
-    monkeypatch.setattr(OrderedRecords, "shown", write_first)
+    monkeypatch.setattr(OrderedCatalogStore, "catalog_at", write_first)
     if read_by == "scan_at":
-        found = summed(pa.Table.from_batches(filled.scan_at(ITEMS, ["id", "category"], cut)))
+        found = consolidated_weights(pa.Table.from_batches(filled.scan_at(ITEMS, ["id", "category"], cut)))
         assert found == dict.fromkeys(OLD.items(), 1)
     elif read_by == "find_at":
         rows = filled.find_at(ITEMS, ids(*range(2 * ROWS)), ["id", "category"], cut)
@@ -166,10 +166,10 @@ def test_what_is_written_just_after_a_read_took_its_state_is_not_in_it(
 
 def test_what_a_snapshot_says_of_its_log_stays_true_when_the_log_is_cut(filled: Store) -> None:
     _one_state(filled)
-    pinned = filled.pin()
+    pinned = filled.open_snapshot()
     _change(filled)
     filled.truncate(filled.head())
-    images = pinned.images(ITEMS, 0)
+    images = pinned.row_images(ITEMS, 0)
     assert images is not None
     assert len(images) == len(OLD)
     pinned.close()
@@ -179,7 +179,7 @@ def test_snapshots_taken_at_random_are_read_at_random(filled: Store) -> None:
     _one_state(filled)
     chance = random.Random(7)
     model: Rows = dict(OLD)
-    open_ones: list[tuple[Pinned, Rows]] = []
+    open_ones: list[tuple[StoreSnapshot, Rows]] = []
     scans: list[tuple[Iterator[Any], Rows, Rows]] = []
     for turn in range(150):
         numbers = [chance.randrange(-10, 2 * ROWS + 10) for _ in range(chance.choice((1, 5, 40)))]
@@ -191,7 +191,7 @@ def test_snapshots_taken_at_random_are_read_at_random(filled: Store) -> None:
                 delete(filled, ids(*set(numbers)))
                 model = {n: text for n, text in model.items() if n not in numbers}
             case 2:
-                open_ones.append((filled.pin(), dict(model)))
+                open_ones.append((filled.open_snapshot(), dict(model)))
             case 3 if open_ones:
                 pinned, then = chance.choice(open_ones)
                 low = min(numbers)
@@ -252,7 +252,7 @@ class _Writing:
 def test_a_snapshot_is_one_state_to_threads_while_another_writes(filled: Store) -> None:
     _one_state(filled)
 
-    def look(pinned: Pinned, expected: str) -> None:
+    def look(pinned: StoreSnapshot, expected: str) -> None:
         try:
             for _ in range(3):
                 assert writing.texts(_shown(pinned.scan(ITEMS))) == {expected}
@@ -261,7 +261,7 @@ def test_a_snapshot_is_one_state_to_threads_while_another_writes(filled: Store) 
 
     with _Writing(filled) as writing:
         for _ in range(20):
-            pinned = filled.pin()
+            pinned = filled.open_snapshot()
             row = pinned.get(ITEMS, (0,))
             assert row is not None
             threads = [threading.Thread(target=look, args=(pinned, row["category"])) for _ in range(2)]

@@ -28,9 +28,9 @@ from viewkeeper.errors import (
     Unsupported,
 )
 from viewkeeper.operators.kinds import Aggregate
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.runtime.context import Site
-from viewkeeper.runtime.operator_errors import Failed
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.runtime.context import LocalContext
+from viewkeeper.runtime.operator_errors import OperatorError
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "without text": ValueError,
@@ -131,8 +131,8 @@ def test_an_error_in_a_load_is_that_of_the_view_that_is_loaded(
     planned.check(db)
     with monkeypatch.context() as patch:  # and all state is made anew with a view that fails
         breaking(patch, step, ERRORS[error])
-        maintainer = db._maintain()
-        maintainer.suspender.going_on(maintainer.mender.rebuild)
+        maintainer = db._acquire_maintainer()
+        maintainer.suspender.run_without_failing(maintainer.state_repair.rebuild)
         assert list(suspended(db)) == ["totals"]
         db.put("items", item(21))
         db.refresh()
@@ -149,7 +149,7 @@ def test_an_error_in_a_merge_suspends_the_views_of_its_operator(
         for n in range(30, 60):
             db.put("items", item(n))
             db.refresh()
-            merger = db._maintain().publisher.merger
+            merger = db._acquire_maintainer().publisher.compactor
             if merger._work is not None:
                 merger._work.exception()  # it has ended: the next batch hears of it
             right(db)
@@ -180,10 +180,10 @@ def test_an_error_while_rows_wait_is_the_operators(monkeypatch: pytest.MonkeyPat
         def compacted(self, *given: Any) -> Any:
             raise KeyError("In")
 
-    site = Site.__new__(Site)
-    site.duck = None  # type: ignore[assignment]
-    with pytest.raises(Failed) as failed:
-        site.compacted(Waiting(), 0, [])  # type: ignore[arg-type]
+    site = LocalContext.__new__(LocalContext)
+    site.statements = None  # type: ignore[assignment]
+    with pytest.raises(OperatorError) as failed:
+        site.compact(Waiting(), 0, [])  # type: ignore[arg-type]
     assert failed.value.operator == "aggregate-1"
 
 
@@ -233,19 +233,19 @@ def test_the_row_is_named_and_a_defect_is_not_blamed_on_it(db: Any, monkeypatch:
 
 
 def test_a_duckdb_that_broke_is_replaced() -> None:
-    with Duck(threads=1) as duck:
+    with PreparedStatements(threads=1) as duck:
         duck.run("SELECT 1 AS one")
-        duck.limit(64 << 20)
-        usual = duck._fetch
+        duck.set_memory_limit(64 << 20)
+        usual = duck._fetch_result
 
         def broken(statement: str) -> Any:
-            duck._con.close()
+            duck._connection.close()
             raise duckdb.InternalException("INTERNAL Error: Attempted to access index 0")
 
-        duck._fetch = broken  # type: ignore[method-assign]
+        duck._fetch_result = broken  # type: ignore[method-assign]
         with pytest.raises(duckdb.InternalException):
             duck.run("SELECT 1 AS one")
-        duck._fetch = usual  # type: ignore[method-assign]
+        duck._fetch_result = usual  # type: ignore[method-assign]
         assert duck.run("SELECT 1 AS one")["one"].to_pylist() == [1]
         assert duck.run("SELECT current_setting('memory_limit') AS l")["l"].to_pylist() == ["64.0 MiB"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.limited import OnlyNow
+from tests.contract.limited import StoreWithoutHistory
 from tests.contract.planned import DEAR, TABLES, TOTALS
 
 from viewkeeper.capture import partition_store, partitions
@@ -28,7 +28,7 @@ CREATE = f"CREATE MATERIALIZED VIEW totals AS {TOTALS}"
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(partitions, "ROWS", PART)
+    monkeypatch.setattr(partitions, "PARTITION_ROWS", PART)
 
 
 @pytest.fixture
@@ -119,13 +119,13 @@ def test_a_load_that_is_killed_goes_on_with_the_parts_it_had(path: Path) -> None
         assert db.said[-1][0] == "scanning items"
         check(db)
         assert db.files() == []
-        assert [h for h in db._store.holds() if h.name == partition_store.HOLD] == []
+        assert [h for h in db._store.holds() if h.name == partition_store.HOLD_NAME] == []
         changes(db)
         db.refresh()
         check(db)
 
 
-@pytest.mark.parametrize("kind", [LmdbStore, OnlyNow])
+@pytest.mark.parametrize("kind", [LmdbStore, StoreWithoutHistory])
 def test_a_creation_that_is_interrupted_is_resumed_by_giving_it_again(path: Path, kind: Any) -> None:
     with Watched(path, kind, interrupt_after=3) as db:
         with pytest.raises(KeyboardInterrupt):
@@ -170,9 +170,9 @@ def test_parts_that_do_not_help_are_read_again(path: Path, monkeypatch: pytest.M
         db.interrupt_after, db.scanned = 4, 0
         with pytest.raises(KeyboardInterrupt):
             db.sql(CREATE)
-        db._store.release_hold(partition_store.HOLD)
+        db._store.release_hold(partition_store.HOLD_NAME)
         changes(db)
-        db._maintain().tidying.retention = 0.0
+        db._acquire_maintainer().cleanup.retention = 0.0
         db.refresh()
         db._store.truncate(db._store.head())  # the log is gone, from which they would be brought up to date
         db.interrupt_after, db.scanned = None, 0
@@ -186,7 +186,7 @@ def test_parts_are_forgotten_after_a_day(path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(KeyboardInterrupt):
             db.sql(CREATE)
         assert db.files()
-    monkeypatch.setattr(partition_store, "SECONDS", -1.0)
+    monkeypatch.setattr(partition_store, "RETENTION_SECONDS", -1.0)
     with Watched(path) as db:
         db.refresh()
         assert db.files() == []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 from tests.contract import planned
-from tests.contract.conftest import ITEMS, delete, ids, items, put, read, summed
+from tests.contract.conftest import ITEMS, consolidated_weights, delete, ids, items, put, read
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, FormatTooNew, NotADatabase, ReadOnly, StoreError
@@ -189,9 +189,9 @@ store.close()
     for n in range(30):
         position = put(store, items((1, f"v{n}"), (2, f"w{n}")))
         if n == 10:
-            store._opened.live()._db.flush()  # type: ignore[attr-defined]  # its files change under the reader
+            store._handle.require_open()._db.flush()  # type: ignore[attr-defined]  # its files change under the reader
         if n == 20:
-            store._opened.live()._db.compact_range(None, None)  # type: ignore[attr-defined]
+            store._handle.require_open()._db.compact_range(None, None)  # type: ignore[attr-defined]
         assert other.ask() == [position, [f"v{n}", f"w{n}"], f"v{n}", 2]
     delete(store, ids(1))
     put(store, items((1, "again")))
@@ -221,8 +221,8 @@ store.close()
     for n in range(5):
         put(store, items((1, f"new {n}"), *((1000 * n + i, "more") for i in range(2, 300))))
         delete(store, ids(*range(100, 120)))
-        store._opened.live()._db.flush()  # type: ignore[attr-defined]
-    store._opened.live()._db.compact_range(None, None)  # type: ignore[attr-defined]
+        store._handle.require_open()._db.flush()  # type: ignore[attr-defined]
+    store._handle.require_open()._db.compact_range(None, None)  # type: ignore[attr-defined]
     assert other.ask("now")[0] == len(read(store))
     assert other.ask("then") == [500, 500, ["old"]]
     assert other.end() == 0
@@ -263,7 +263,7 @@ store.write(table, rows(2, "b"), no_keys)
     again = RocksStore(path)
     assert again.head() == 1
     assert put(again, items((2, "b"))) == 2
-    assert summed(again.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
+    assert consolidated_weights(again.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
     again.close()
 
 

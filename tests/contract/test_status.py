@@ -53,6 +53,6 @@ def test_every_stage_has_a_rate_and_a_queue(shop: Any, capsys: pytest.CaptureFix
 
 def test_the_time_to_catch_up_follows_from_what_comes_and_what_is_done() -> None:
     recent = {"capacity_per_second": 5000.0, "changes_per_second": 1000.0}
-    assert status._catch_up(recent, 8000) == 2.0
-    assert status._catch_up({**recent, "changes_per_second": 5000.0}, 8000) is None, "it never does"
-    assert status._catch_up(recent, 0) == 0.0
+    assert status._catch_up_seconds(recent, 8000) == 2.0
+    assert status._catch_up_seconds({**recent, "changes_per_second": 5000.0}, 8000) is None, "it never does"
+    assert status._catch_up_seconds(recent, 0) == 0.0

@@ -10,8 +10,8 @@ import pytest
 from tests.contract import planned
 
 from viewkeeper.errors import SnapshotGone, StoreError, Unsupported
-from viewkeeper.resources.directory import Directory
-from viewkeeper.resources.unlisted_files import sweep
+from viewkeeper.resources.directory import StateDirectory
+from viewkeeper.resources.unlisted_files import garbage_collector
 from viewkeeper_hbase import commit_steps
 
 STREAM = "CREATE MATERIALIZED VIEW {name} WITH (store = 'none') AS {query}"
@@ -95,7 +95,7 @@ def test_what_a_subscriber_keeps_is_there_until_its_time_is_over(shop: Any, open
     def write(number: int) -> None:
         shop.put("items", item(number))
         shop.refresh()
-        shop._maintainer.tidying.after((), now=True)
+        shop._maintainer.cleanup.after((), now=True)
 
     for number in range(10, 13):
         write(number)
@@ -132,12 +132,14 @@ def test_what_is_older_than_the_retention_is_gone(shop: Any, open_db: Callable[.
     for number in range(3):
         shop.put("items", item(10 + number))
         shop.refresh()
-        shop._maintainer.tidying.after((), now=True)
+        shop._maintainer.cleanup.after((), now=True)
     with pytest.raises(SnapshotGone, match="no longer kept"):
         list(shop.subscribe("totals", first.token, timeout=0))
     files = tmp_path / "state" / "streams"
     if files.is_dir():
-        assert sweep(Directory(files), "b*.stream").wait() is None  # files are removed in the background
+        assert (
+            garbage_collector(StateDirectory(files), "b*.stream").wait() is None
+        )  # files are removed in the background
         assert len(list(files.iterdir())) == 2, "the last batch's, and that of the one before, which it did not forget"
 
 
@@ -154,10 +156,10 @@ def test_a_batch_that_a_successor_finishes_is_told_once(
         raise StoreError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit_steps, "finish", fail)
+        patch.setattr(commit_steps, "finish_claimed_batch", fail)
         with pytest.raises(StoreError):
             shop.refresh()
-        shop._holding.end()
+        shop._maintainer_ref.end()
     again = open_db()
     again.refresh()
     one = {"category": "toys", "n": 1, "total": 1}

@@ -25,7 +25,7 @@ from tests.contract.planned import TOTALS, item
 import viewkeeper as vk
 from viewkeeper.cli import main
 from viewkeeper.errors import Suspended, UnknownName, ViewkeeperError
-from viewkeeper.read.suspension import MARK
+from viewkeeper.read.suspension import SUSPENDED_METADATA
 from viewkeeper.server.context import Settings
 from viewkeeper.server.process import serve
 
@@ -250,12 +250,12 @@ def test_an_answer_carries_the_position_that_its_rows_stand_for(place: Place) ->
         place.client.sql(QUERY, stale=True).to_arrow(),
         place.db.sql(JOINED, stale=True).to_arrow(),
     ):
-        assert json.loads(rows.schema.metadata[MARK]) == {"totals": about}
+        assert json.loads(rows.schema.metadata[SUSPENDED_METADATA]) == {"totals": about}
     answer = place.http.post("/v1/sql", json={"sql": QUERY, "stale": True}, headers={"accept": "application/json"})
     assert answer.json()["suspended"] == {"totals": about}
     with place.db.snapshot(mixed=True) as snapshot:
         assert snapshot.span("totals") == (at.position, at.position)
-        assert MARK in snapshot.read("totals").schema.metadata
+        assert SUSPENDED_METADATA in snapshot.read("totals").schema.metadata
     with pytest.raises(SystemExit):
         main(["scan", "totals", "--stale", "--db", place.url])
     assert "totals is suspended since" in place.capsys.readouterr().err

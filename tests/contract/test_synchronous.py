@@ -17,7 +17,7 @@ from tests.contract import synchronous_plans as plans
 from tests.contract.conftest import databases
 
 import viewkeeper as vk
-from viewkeeper.commit.write_observer import Keeper
+from viewkeeper.commit.write_observer import SynchronousViews
 from viewkeeper.errors import EvaluationError, InUse, Suspended, Unsupported
 from viewkeeper.store.ordered import observed_writes
 
@@ -29,7 +29,7 @@ WAYS = {
     "by statements": (set(), 0, -1),
 }
 """How rows go through a view: what the keeper can do beside statements, and `_FEW` and `_SOME` that lead there."""
-ABLE = {name: getattr(Keeper, name) for name in ("sums", "few", "many")}
+ABLE = {name: getattr(SynchronousViews, name) for name in ("sums", "few", "many")}
 SYNC = ("grouped", "whole", "dear", "categories", "doubles", "totals", "sums")
 
 
@@ -97,10 +97,10 @@ def test_a_view_is_right_after_every_call(db: Any) -> None:
 
 def _go(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     able, few, some = WAYS[way]
-    monkeypatch.setattr(observed_writes, "_FEW", few)
-    monkeypatch.setattr(observed_writes, "_SOME", some)
+    monkeypatch.setattr(observed_writes, "_MAX_ROW_SUMS", few)
+    monkeypatch.setattr(observed_writes, "_MAX_ROWS_ONE_BY_ONE", some)
     for name, does in ABLE.items():
-        monkeypatch.setattr(Keeper, name, does if name in able else lambda *_: None)
+        monkeypatch.setattr(SynchronousViews, name, does if name in able else lambda *_: None)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -292,15 +292,15 @@ def test_one_that_was_loaded_beyond_the_first_batch_is_listed(db: Any, monkeypat
     db.refresh()
     db.put("items", [_item(n, price=1) for n in range(30, 50)])
     store, followed = db._store, []
-    follow = store.follow
+    follow = store.catch_up_synchronous_view
 
     def counted(*arguments: Any) -> Any:
         followed.append(arguments)
         assert len(followed) < 5
         return follow(*arguments)
 
-    monkeypatch.setattr(store, "follow", counted)
-    monkeypatch.setattr(store, "published", lambda: None)  # as if the batch came just after it was asked for
+    monkeypatch.setattr(store, "catch_up_synchronous_view", counted)
+    monkeypatch.setattr(store, "published_batch", lambda: None)  # as if the batch came just after it was asked for
     _create(db, "grouped")
     monkeypatch.undo()
     plans.install(monkeypatch.setattr)
@@ -399,6 +399,6 @@ def test_few_rows_and_many_leave_the_same_bytes(db: Any, url: str, monkeypatch: 
 
 def _stored(db: Any) -> dict[int, list[bytes]]:
     """The bytes of all rows, those of the views' state too."""
-    numbers = sorted(db._store.catalog().numbers)
+    numbers = sorted(db._store.catalog().stored_table_ids)
     with db._store._opened.read(numbers) as state:
         return {n: [row for rows in state.rows(n).scan(None, None, None) for row in rows.to_pylist()] for n in numbers}

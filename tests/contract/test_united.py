@@ -91,7 +91,7 @@ def create(db: Database, name: str, query: str, options: str = "") -> None:
 
 def states(db: Database) -> set[str]:
     """The aggregates whose state the published batch lists."""
-    batch = db._store.published()
+    batch = db._store.published_batch()
     record = {} if batch is None else batch.record["manifest"]["runs"]
     return {slot.split("/")[0] for slot in record if slot.startswith("aggregate")}
 
@@ -302,7 +302,7 @@ def test_a_step_that_fails_moves_nobody(url: str) -> None:
         create(db, "totals", f"SELECT category, sum(price) AS s {BY}")
         before = states(db)
         for point in BEFORE:
-            with failpoints.failing(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
+            with failpoints.fail_at(point, errno.EIO), pytest.raises((OSError, ViewkeeperError)):
                 create(db, "counts", f"SELECT category, count(*) AS n {BY}")
             assert states(db) == before
         create(db, "counts", f"SELECT category, count(*) AS n {BY}")

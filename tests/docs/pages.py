@@ -48,7 +48,7 @@ def run_page(page: Path, **names: Any) -> int:
     with Servers() as servers:
         for kind, title, body in FENCE.findall(page.read_text("utf-8")):
             if kind == "python":
-                code = RESULT.sub(r"\1same(\2, \3)", servers.placed(body))
+                code = RESULT.sub(r"\1same(\2, \3)", servers.with_server_address(body))
                 exec(compile(code, page.name, "exec"), scope)
             elif kind == "console":
                 checked += _console(body, servers)
@@ -62,13 +62,13 @@ class Servers:
 
     def __init__(self) -> None:
         self._address = ""
-        self._ended = ExitStack()
+        self._exit_stack = ExitStack()
 
     def __enter__(self) -> Servers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.close()
+        self._exit_stack.close()
 
     def start(self, url: str, maintain: bool) -> None:
         import viewkeeper
@@ -76,16 +76,16 @@ class Servers:
         from viewkeeper.server.process import serve
 
         told: Queue[Any] = Queue()
-        db = self._ended.enter_context(viewkeeper.open(url))
+        db = self._exit_stack.enter_context(viewkeeper.open(url))
         settings = Settings(port=0, maintain=maintain)
         thread = threading.Thread(target=serve, args=(db, settings), kwargs={"ready": lambda *found: told.put(found)})
         thread.start()
         address, stop = told.get(timeout=60)
-        self._ended.callback(thread.join, 60)
-        self._ended.callback(stop)
+        self._exit_stack.callback(thread.join, 60)
+        self._exit_stack.callback(stop)
         self._address = address.removeprefix("http://")
 
-    def placed(self, text: str) -> str:
+    def with_server_address(self, text: str) -> str:
         return text.replace("localhost:8080", self._address) if self._address else text
 
 
@@ -93,7 +93,7 @@ def _console(body: str, servers: Servers) -> int:
     commands = re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]
     for command in commands:
         line, _, expected = command.partition("\n")
-        words = shlex.split(servers.placed(line))
+        words = shlex.split(servers.with_server_address(line))
         if words[:2] == ["vk", "serve"]:
             servers.start(words[words.index("--db") + 1], "--maintain" in words)
             continue

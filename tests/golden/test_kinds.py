@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from viewkeeper.explain.diagram import picture
-from viewkeeper.explain.explain import explain
+from viewkeeper.explain.diagram import plan_diagram
+from viewkeeper.explain.explain import render_explain
 from viewkeeper.explain.render import to_mermaid
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.operators.kinds import KINDS
 from viewkeeper.plan.compile.compiler import ViewPlan
-from viewkeeper.plan.dataflow.build import assemble
+from viewkeeper.plan.dataflow.build import build_dataflow
 from viewkeeper.plan.logical.nodes import (
     Aggregate,
     Call,
@@ -27,14 +27,14 @@ from viewkeeper.plan.logical.nodes import (
     Filter,
     Join,
     Limit,
-    Members,
+    MemberJoin,
+    MemberSeeds,
     Named,
     Node,
     Order,
     Project,
     Query,
     Scan,
-    Seeded,
     Sort,
     column,
 )
@@ -51,20 +51,22 @@ AI, AR, BI, BR = (column(name, types.BIGINT) for name in ("ai", "ar", "bi", "br"
 EQUAL = Expr("EqualTo", types.BOOLEAN, (AI, BR))
 JOINED = Join("inner", A, B, EQUAL)
 TOTAL = Aggregate(B, (Named("k", BR),), (Call("s", "Sum", (BI,), types.BIGINT), Call("m", "Max", (BI,), types.BIGINT)))
-MEMBERS = Members(A, B, Expr("LessThan", types.BOOLEAN, (AR, BI)))
+MEMBERS = MemberJoin(A, B, Expr("LessThan", types.BOOLEAN, (AR, BI)))
 
 PLANS: Mapping[str, Node] = {
     "input": Project(A, (Named("q", AR),)),
-    "image": Filter(A, Expr("IsNotNull", types.BOOLEAN, (AR,), nullable=False)),
+    "table_image": Filter(A, Expr("IsNotNull", types.BOOLEAN, (AR,), nullable=False)),
     "arrange": Join("inner", A, TOTAL, Expr("EqualTo", types.BOOLEAN, (AI, column("k", types.BIGINT)))),
     "lookup": JOINED,
-    "bulkjoin": JOINED,
+    "bulk_join": JOINED,
     "consolidate": Project(JOINED, (Named("q", Expr("IntegralDivide", types.BIGINT, (AR, BI), ("ANSI",))),)),
     "aggregate": TOTAL,
-    "cells": Aggregate(Seeded(MEMBERS, B, B.columns[:1]), (Named("k", BI),), (Call("s", "Sum", (AI,), types.BIGINT),)),
-    "theta": MEMBERS,
+    "family_cells": Aggregate(
+        MemberSeeds(MEMBERS, B, B.columns[:1]), (Named("k", BI),), (Call("s", "Sum", (AI,), types.BIGINT),)
+    ),
+    "family_rows": MEMBERS,
     "recompute": Join("full", A, B, Expr("And", types.BOOLEAN, (EQUAL, Expr("LessThan", types.BOOLEAN, (AR, BI))))),
-    "topk": Limit(Sort(A, (Order(AR, descending=True),)), 3, 1),
+    "top_k": Limit(Sort(A, (Order(AR, descending=True),)), 3, 1),
     "sink": A,
 }
 
@@ -73,12 +75,12 @@ PLANS: Mapping[str, Node] = {
 def test_a_plan_with_each_kind_is_as_before(kind: str) -> None:
     root = PLANS[kind]
     plan = ViewPlan(Query(root, tuple((c.name, c) for c in root.columns)), {1: 10, 2: 100})
-    flow = assemble(TABLES, {10: plan}, [10])
+    flow = build_dataflow(TABLES, {10: plan}, [10])
     assert kind in {o.kind for o in flow.operators.values()}
     view = Table(10, "v", root.columns, (KeyPart(root.columns[0].name),))
     names = {1: "a", 2: "b", 10: "v"}
-    drawn = to_mermaid(picture(flow, view, {}, names))
-    found = "\n".join([*flow.operators, "", explain(flow, view, {}, names), "", drawn, ""])
+    drawn = to_mermaid(plan_diagram(flow, view, {}, names))
+    found = "\n".join([*flow.operators, "", render_explain(flow, view, {}, names), "", drawn, ""])
     golden = Path(__file__).parent / "kinds" / f"{kind}.txt"
     if os.environ.get("VK_GOLDEN") == "write":
         golden.write_text(found, "utf-8")

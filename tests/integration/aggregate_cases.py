@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from viewkeeper.plan.functions import AGGREGATES, RANKS, Function
+from viewkeeper.plan.functions import AGGREGATES, WINDOW_FUNCTIONS, Function
 
 COLUMNS = {
     "b": "BOOLEAN",
@@ -64,20 +64,20 @@ class Case:
     columns: frozenset[str]
 
     @property
-    def is_open(self) -> bool:
+    def is_order_dependent(self) -> bool:
         """Whether a float depends on the order of additions, and that order is left open."""
         return self.function.name in _ROUNDED and not ("OVER" in self.call and "ORDER BY id" in self.call)
 
     @property
-    def is_near(self) -> bool:
+    def is_approximate(self) -> bool:
         """Whether only the last digits of a float may differ."""
-        return "last digits" in self.function.note or self.is_open
+        return "last digits" in self.function.note or self.is_order_dependent
 
     @property
     def is_refused(self) -> bool:
         """What is not supported of a function that is."""
         return (self.call.startswith("try_sum(") and "w" in self.columns) or (
-            "OVER" in self.call and not self.function.over
+            "OVER" in self.call and not self.function.allows_over
         )
 
 
@@ -109,19 +109,19 @@ def distinct() -> Iterator[Case]:
 
 def framed_filtered() -> Iterator[Case]:
     for case in framed():
-        if not case.function.ranks:
+        if not case.function.needs_over:
             yield Case(case.function, case.call.replace(" OVER", " FILTER (WHERE id % 3 <> 0) OVER"), case.columns)
 
 
 def framed(frames: tuple[str, ...] = FRAMES) -> Iterator[Case]:
     """Each call over a window; without `frames` of its own one frame after the other."""
-    cases = [c for f in (*AGGREGATES, *RANKS) for c in _of(f)]
+    cases = [c for f in (*AGGREGATES, *WINDOW_FUNCTIONS) for c in _of(f)]
     for number, case in enumerate(cases):
         some = [frames[number % len(frames)]] if frames is FRAMES else frames
         for frame in some:
             if case.function.name in _WHOLE:
                 frame = ""
-            if case.function.ranks and not frame.startswith("ORDER"):
+            if case.function.needs_over and not frame.startswith("ORDER"):
                 frame = "ORDER BY id"
             if case.function.name in _FRAMELESS:
                 frame = re.sub(" (ROWS|RANGE) .*", "", frame)

@@ -33,8 +33,10 @@ class Group:
 
 def _array(values: list[Any], type_: str) -> pa.Array:
     if type_ in ("date", "timestamp", "timestamp_ntz"):
-        return pa.array(values, pa.int32() if type_ == "date" else pa.int64()).cast(types.arrow(types.of(type_)))
-    return pa.array(values, types.arrow(types.of(type_)))
+        return pa.array(values, pa.int32() if type_ == "date" else pa.int64()).cast(
+            types.arrow(types.parse_type(type_))
+        )
+    return pa.array(values, types.arrow(types.parse_type(type_)))
 
 
 def cases(text: str) -> tuple[str, ...]:

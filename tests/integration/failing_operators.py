@@ -104,7 +104,7 @@ def main(directory: Path) -> None:
         db.sql(f"CREATE MATERIALIZED VIEW bad AS {BAD}")
         number = 10
         for lane, rows in LANES.items():
-            placement.ROWS_A_TASK = rows or placement.ROWS_A_TASK
+            placement.ROWS_PER_TASK = rows or placement.ROWS_PER_TASK
             for step in ("run", "arriving"):
                 for error in ERRORS:
                     (directory / "break.json").write_text(json.dumps({"step": step, "error": error}))
@@ -117,10 +117,10 @@ def row(number: int) -> dict[str, Any]:
     return {"id": number, "g": number % 3, "x": 5, "s": "1"}
 
 
-def failed(db: Any, case: str, number: int, given: dict[str, Any], lane: str) -> int:
+def failed(db: Any, case: str, number: int, bad_values: dict[str, Any], lane: str) -> int:
     """One way to fail: the other view has this write and the next one, and after RESUME both are right."""
     directory = Path(sys.argv[1])
-    db.put("t", [{**row(number), **given}, *(row(n) for n in range(number + 1, number + 4))])
+    db.put("t", [{**row(number), **bad_values}, *(row(n) for n in range(number + 1, number + 4))])
     report = db.refresh(lane)
     told = [list(report.suspended), right(db, "good", GOOD)]
     db.put("t", row(number + 4))

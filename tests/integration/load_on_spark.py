@@ -15,8 +15,8 @@ VIEW = "CREATE MATERIALIZED VIEW totals AS SELECT kind, count(*) AS n, sum(price
 
 
 def main(url: str) -> None:
-    partitions.ROWS = PART  # a table of so few is read in parts
-    cost_model.Lanes.choose = lambda *_: cost_model.Choice("spark", "it is asked for")  # type: ignore[method-assign]
+    partitions.PARTITION_ROWS = PART  # a table of so few is read in parts
+    cost_model.LaneCostModel.choose = lambda *_: cost_model.LaneChoice("spark", "it is asked for")  # type: ignore[method-assign]
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

@@ -33,24 +33,24 @@ def make(db: Any, rows: int, views: Mapping[str, str]) -> None:
         db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
 
 
-def put(db: Any, rows: int, at_once: int, seed: int) -> None:
+def put(db: Any, rows: int, rows_per_call: int, seed: int) -> None:
     """Rows with the first keys and new values, so many in a call."""
     first = 0
-    for drawn in _drawn(rows, at_once, seed):
+    for drawn in _drawn(rows, rows_per_call, seed):
         keys = np.arange(first, first := first + len(drawn))
         texts = pa.array([f"text {n}" for n in range(977)]).take(pa.array(keys % 977))
         db.put("t", pa.table({"k": keys, "g": keys % GROUPS, "v": drawn, "s": texts}))
 
 
-def values(rows: int, at_once: int, seed: int) -> np.ndarray:
+def values(rows: int, rows_per_call: int, seed: int) -> np.ndarray:
     """What `put` puts, by key."""
-    return np.concatenate(list(_drawn(rows, at_once, seed)))
+    return np.concatenate(list(_drawn(rows, rows_per_call, seed)))
 
 
-def _drawn(rows: int, at_once: int, seed: int) -> Iterator[np.ndarray]:
+def _drawn(rows: int, rows_per_call: int, seed: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(seed)
-    for first in range(0, rows, at_once):
-        yield rng.integers(0, 1_000, min(at_once, rows - first))
+    for first in range(0, rows, rows_per_call):
+        yield rng.integers(0, 1_000, min(rows_per_call, rows - first))
 
 
 def session(heap: str) -> Any:

@@ -42,23 +42,23 @@ class Other:
         )
         self._lines: Queue[str | None] = Queue()
         self._errors: list[str] = []
-        self._readers = [threading.Thread(target=work, daemon=True) for work in (self._listen, self._keep)]
+        self._readers = [threading.Thread(target=work, daemon=True) for work in (self._read_output, self._read_errors)]
         for reader in self._readers:
             reader.start()
 
-    def _listen(self) -> None:
+    def _read_output(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.endswith("\n"):  # who is killed may leave half of one
                 self._lines.put(line)
         self._lines.put(None)
 
-    def _keep(self) -> None:
+    def _read_errors(self) -> None:
         """Its errors, as they come: a pipe that nobody reads stops who writes into it."""
         assert self.process.stderr is not None
         self._errors.extend(self.process.stderr)
 
-    def hear(self, timeout: float = PATIENCE) -> Any:
+    def receive(self, timeout: float = PATIENCE) -> Any:
         try:
             line = self._lines.get(timeout=timeout)
         except Empty:
@@ -68,14 +68,14 @@ class Other:
             raise AssertionError(f"the process ended: {''.join(self._errors)[-2000:]}")
         return json.loads(line)
 
-    def hear_all(self) -> list[Any]:
+    def receive_all(self) -> list[Any]:
         """Everything it says until it ends."""
         found = []
         while (line := self._lines.get(timeout=PATIENCE)) is not None:
             found.append(json.loads(line))
         return found
 
-    def tell(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(value) + "\n")
         self.process.stdin.flush()
@@ -84,7 +84,7 @@ class Other:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(PATIENCE)
 
-    def end(self) -> int:
+    def wait(self) -> int:
         """Wait for its end; its exit code."""
         return self.process.wait(PATIENCE)
 

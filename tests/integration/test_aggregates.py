@@ -16,7 +16,7 @@ import pytest
 
 from viewkeeper.errors import BadStatement, Unsupported
 from viewkeeper.plan import catalyst
-from viewkeeper.plan.functions import AGGREGATES, RANKS
+from viewkeeper.plan.functions import AGGREGATES, WINDOW_FUNCTIONS
 
 from . import aggregate_cases as cases
 from .aggregate_cases import Case
@@ -78,7 +78,7 @@ def differences(calls: Sequence[Case], expected: pa.Table, found: pa.Table) -> I
         yield f"rows: {sorted(want.keys() ^ have.keys())} are not in both"
     in_any_order = {r["id"] for r in cases.rows() if r["g"] == cases.ORDERED} if key == "id" else set()
     for i, case in enumerate(calls):
-        for k in (want.keys() & have.keys()) - (in_any_order if case.is_open else set()):
+        for k in (want.keys() & have.keys()) - (in_any_order if case.is_order_dependent else set()):
             one, other = want[k][f"o{i}"], have[k][f"o{i}"]
             if not same(case, one, other):
                 yield f"{case.call} for {key} = {k} is {other!r}, in Spark {one!r}"
@@ -91,7 +91,7 @@ def same(case: Case, one: Any, other: Any) -> bool:
         return False
     if math.isnan(other) and (math.isnan(one) or (("covar" in case.call or "sxy" in case.call) and math.isinf(one))):
         return True  # inf − inf: of an infinite covariance Spark has either, by the order of rows
-    return case.is_near and math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    return case.is_approximate and math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["plain", "filtered", "distinct", "framed", "framed_filtered"])
@@ -147,7 +147,7 @@ def test_the_list_says_what_becomes_of_every_aggregate_that_spark_has(session: A
         info = registry.lookupFunction(function)
         if info.isDefined() and info.get().getGroup() in ("agg_funcs", "window_funcs"):
             found.add(str(function.funcName()))
-    known = {f.name for f in (*AGGREGATES, *RANKS)} | OTHER_NAMES | REFUSED.keys()
+    known = {f.name for f in (*AGGREGATES, *WINDOW_FUNCTIONS)} | OTHER_NAMES | REFUSED.keys()
     assert {n for n in found - known if not n.startswith(UNTRIED)} == set()
     assert known - found == set()
 

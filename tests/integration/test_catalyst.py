@@ -28,7 +28,9 @@ from . import replay
 
 def _table(id_: int, name: str, columns: str, *key: str) -> Table:
     pairs = (c.split() for c in re.split(r",(?!\d)", columns))
-    return Table(id_, name, tuple(Column(n, types.of(t.lower())) for n, t in pairs), tuple(KeyPart(k) for k in key))
+    return Table(
+        id_, name, tuple(Column(n, types.parse_type(t.lower())) for n, t in pairs), tuple(KeyPart(k) for k in key)
+    )
 
 
 def _tpch(id_: int, statement: str) -> Table:
@@ -103,7 +105,7 @@ def filled(spark: SparkSession) -> SparkSession:
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     for table, rows in ((ITEMS, ITEM_ROWS), (REVIEWS, REVIEW_ROWS)):
-        arrow = pa.table(list(zip(*rows, strict=True)), schema=table.outside)
+        arrow = pa.table(list(zip(*rows, strict=True)), schema=table.external_schema)
         session.createDataFrame(arrow).createOrReplaceTempView(table.name)
     return session
 

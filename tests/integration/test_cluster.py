@@ -13,7 +13,13 @@ import pytest
 from tests import clusters
 
 import viewkeeper
-from viewkeeper.runtime.spark.sessions import MACHINE, Reach, _marked, check_reach, machine
+from viewkeeper.runtime.spark.sessions import (
+    MACHINE_VARIABLE,
+    ReachabilityCheck,
+    _ensure_marker,
+    check_reachability,
+    machine_name,
+)
 
 pytestmark = pytest.mark.deep
 cluster = clusters.cluster
@@ -64,7 +70,7 @@ def test_the_spark_lane_on_a_cluster_and_a_worker_that_is_elsewhere(cluster: dic
             ).fetchall()
         assert sorted(tuple(r.values()) for r in kept.to_pylist()) == sorted(expected)
 
-        subprocess.run([*TOOL, "add", "3"], env=cluster | {MACHINE: "elsewhere"}, check=True, timeout=400)
+        subprocess.run([*TOOL, "add", "3"], env=cluster | {MACHINE_VARIABLE: "elsewhere"}, check=True, timeout=400)
         program.stdin.write("go\n")
         program.stdin.flush()
         hear("refused")
@@ -137,20 +143,23 @@ def test_a_cluster_on_a_port_that_is_taken_is_refused(cluster: dict[str, str], t
 
 
 def test_machines_and_directories_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = _marked(str(tmp_path))
-    assert mark == _marked(str(tmp_path))
-    anywhere, here = Reach("url", str(tmp_path), mark, None), Reach("url", str(tmp_path), mark, machine())
-    assert anywhere.sees()
-    assert here.sees()
-    assert not Reach("url", str(tmp_path / "absent"), None, None).sees()
+    mark = _ensure_marker(str(tmp_path))
+    assert mark == _ensure_marker(str(tmp_path))
+    anywhere, here = (
+        ReachabilityCheck("url", str(tmp_path), mark, None),
+        ReachabilityCheck("url", str(tmp_path), mark, machine_name()),
+    )
+    assert anywhere.is_reachable()
+    assert here.is_reachable()
+    assert not ReachabilityCheck("url", str(tmp_path / "absent"), None, None).is_reachable()
     (tmp_path / "another").mkdir()
-    assert not Reach("url", str(tmp_path / "another"), mark, None).sees(), (
+    assert not ReachabilityCheck("url", str(tmp_path / "another"), mark, None).is_reachable(), (
         "a directory of the same name, made elsewhere"
     )
-    monkeypatch.setenv(MACHINE, "elsewhere")
-    assert anywhere.sees()
-    assert not here.sees()
+    monkeypatch.setenv(MACHINE_VARIABLE, "elsewhere")
+    assert anywhere.is_reachable()
+    assert not here.is_reachable()
 
 
 def test_a_local_master_is_always_in_reach(spark: Any, db: Any) -> None:
-    check_reach(spark, db._store)
+    check_reachability(spark, db._store)

@@ -59,7 +59,7 @@ def test_views_equal_spark_and_meet_no_row_without_a_key(make_db: Callable[..., 
     db.put("days", [{"day": i, "kind": i % 3} for i in range(8)])
     for name, query in VIEWS.items():
         db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
-    for operator in db._maintain().publisher.flow.operators.values():
+    for operator in db._acquire_maintainer().publisher.dataflow.operators.values():
         if isinstance(operator, (Lookup, Recompute)):
             assert all(s.key for s in operator.segments()), operator
     db.sql(f"CREATE MATERIALIZED VIEW not_in AS {NOT_IN}")

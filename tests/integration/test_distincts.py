@@ -63,7 +63,7 @@ def test_many_distincts_read_each_row_once(make_db: Callable[..., Any], spark: A
     db = make_db(spark=spark, durability="none")
     db.sql("CREATE TABLE facts (id INT, g INT, a INT, PRIMARY KEY (id))")
     db.sql(f"CREATE MATERIALIZED VIEW wide AS SELECT g, {WIDE} FROM facts GROUP BY g")
-    aggregates = [o for o in db._maintain().publisher.flow.operators.values() if isinstance(o, Aggregate)]
+    aggregates = [o for o in db._acquire_maintainer().publisher.dataflow.operators.values() if isinstance(o, Aggregate)]
     assert [len(list(a.segments())) for a in aggregates] == [1]
     db.put("facts", [{"id": i, "g": i % 4, "a": i % 11} for i in range(40)])
     db.refresh()

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from viewkeeper.errors import EvaluationError
-from viewkeeper.expressions import can_raise, error_code, render, setup
+from viewkeeper.expressions import can_raise, register_functions, render, translate_error
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import catalyst
@@ -45,7 +45,7 @@ def front(spark: SparkSession) -> Iterator[SparkSession]:
 
 def read(spark: SparkSession, group: Group) -> list[Expr]:
     """The group's expressions as the reader gives them, over columns with the group's own names."""
-    columns = tuple(Column(name, types.of(type_)) for name, type_, _ in group.columns)
+    columns = tuple(Column(name, types.parse_type(type_)) for name, type_, _ in group.columns)
     key = Column("key_", types.BIGINT, nullable=False)
     table = Table(1, "t", (key, *columns), (KeyPart("key_"),))
     query = catalyst.read_query(spark, _select(group, "t"), {"t": table})
@@ -75,13 +75,15 @@ def _select(group: Group, table: str) -> str:
 def evaluate(spark: SparkSession, group: Group) -> pa.Table:
     """Spark's results: for each expression a struct with one field, NULL where Spark fails."""
     data = group.data()
-    outside = pa.schema([pa.field(name, types.outside(types.of(type_))) for name, type_, _ in group.columns])
+    outside = pa.schema(
+        [pa.field(name, types.external_type(types.parse_type(type_))) for name, type_, _ in group.columns]
+    )
     casts = [f"CAST({name} AS {type_}) AS {name}" for name, type_, _ in group.columns]  # Arrow has no timestamp_ntz
     frame = spark.createDataFrame(data.cast(outside)).selectExpr(*casts)
     frame.createOrReplaceTempView("spark_side")
     analysed = spark.sql(_select(group, "spark_side"))._jdf.queryExecution().analyzed()
     jvm = spark._jvm
-    classes = jvm.org.apache.spark.sql.catalyst.expressions
+    classes = jvm.org.apache.spark.sql.catalyst.read_expressions
     struct_of = _singleton(jvm, "org.apache.spark.sql.catalyst.expressions.CreateStruct$")
     column_of = _singleton(jvm, "org.apache.spark.sql.classic.ExpressionUtils$")
     chosen = jvm.java.util.ArrayList()
@@ -104,7 +106,7 @@ def _singleton(jvm: Any, name: str) -> Any:
 def differences(group: Group, exprs: list[Expr], expected: pa.Table) -> list[str]:
     """What is not as in Spark, one line for each expression."""
     connection = duckdb.connect()
-    setup(connection)
+    register_functions(connection)
     connection.register("t", group.data().append_column("row_", pa.array(range(expected.num_rows))))
     connection.execute("CREATE TABLE rows AS SELECT * FROM t")
     return [
@@ -117,8 +119,8 @@ def differences(group: Group, exprs: list[Expr], expected: pa.Table) -> list[str
 def _difference(connection: Any, group: Group, expr: Expr, expected: pa.StructArray) -> str | None:
     text = render(expr)
     failed = [i for i, ok in enumerate(expected.is_valid().to_pylist()) if not ok]
-    values = expected.field(0)
-    if values.type != types.outside(expr.type):
+    values = expected.read_field(0)
+    if values.type != types.external_type(expr.type):
         return f"Spark's type is {values.type}, the reader says {expr.type}"
     if failed and not can_raise(expr):
         return f"Spark fails on {_row(connection, group, failed[0])}, can_raise says never"
@@ -144,7 +146,7 @@ def _too_lenient(connection: Any, group: Group, text: str, failed: list[int]) ->
         try:
             found = connection.execute(f"SELECT {text} AS r FROM rows WHERE row_ = {i}").fetchall()
         except duckdb.Error as error:
-            if not isinstance(error_code(error), EvaluationError):
+            if not isinstance(translate_error(error), EvaluationError):
                 return f"{_row(connection, group, i)} fails with {error!r}, which has no error code"
             continue
         return f"on {_row(connection, group, i)} is {found[0][0]!r}, Spark fails"

@@ -252,7 +252,7 @@ def test_what_cannot_be_a_family_is_refused_and_leaves_nothing(
 def test_a_table_of_parameters_that_an_interrupted_create_left_is_made_again(shop: Any) -> None:
     parameters, query = FAMILIES["q1"]
     text = f"CREATE MATERIALIZED VIEW q1 PARAMETERS ({parameters}) AS {query}"
-    with failpoints.failing("family.parameters", errno.EIO), pytest.raises(OSError, match="output error"):
+    with failpoints.fail_at("family.parameters", errno.EIO), pytest.raises(OSError, match="output error"):
         shop.sql(text)
     assert shop.sql("SHOW TABLES").num_rows == 3
     shop.put("q1.parameters", [{"day": DAYS[0]}])

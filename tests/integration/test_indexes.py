@@ -107,7 +107,7 @@ def test_a_suspended_index_is_not_used(db: Any) -> None:
 
 
 def test_sparks_filters_take_an_index(db: Any, spark: Any) -> None:
-    from viewkeeper.spark.batch_reader import RowReader, pushed
+    from viewkeeper.spark.batch_reader import RowReader, extract_terms
 
     register(spark)
     db.sql("CREATE INDEX by_shop ON sales (shop, item)")
@@ -136,9 +136,9 @@ def test_sparks_filters_take_an_index(db: Any, spark: Any) -> None:
 
     table = db._catalog().table("sales")
     reader = RowReader(db._store.url, table, ["id", "note"], None, {"partitions": "3"})
-    reader.terms = tuple(pushed(table, [EqualTo(("shop",), "s2")]))
+    reader.terms = tuple(extract_terms(table, [EqualTo(("shop",), "s2")]))
     assert [share.index for share in reader.partitions()] == ["by_shop"]
-    reader.terms = tuple(pushed(table, [EqualTo(("note",), "s2")]))
+    reader.terms = tuple(extract_terms(table, [EqualTo(("note",), "s2")]))
     assert [share.index for share in reader.partitions()] == [""] * 3
     frame = read(at=str(db._store.head())).where("shop = 's2'")
     before = sorted(r.id for r in frame.collect())

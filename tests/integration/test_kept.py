@@ -14,7 +14,7 @@ import pytest
 from tests.kept import shop
 
 import viewkeeper as vk
-from viewkeeper.plan.catalyst import at_work, front_session
+from viewkeeper.plan.catalyst import activate_session, front_session
 
 SHOWN = {"spread": "* EXCEPT (deviation), round(deviation, 6)"}
 """Sums of floats in no order: not to the last digit."""
@@ -94,7 +94,7 @@ def test_the_doctor_finds_nothing(db: Any) -> None:
 def assert_exact(db: Any, spark: Any, phase: int) -> None:
     """Every view is Spark's own answer over rows that never were in a store: two queries for all of them."""
     session = front_session(spark)
-    with at_work(session):
+    with activate_session(session):
         for table, rows in shop.tables_after(phase).items():
             given = pa.Table.from_pylist(rows, db.read(table).schema)
             session.createDataFrame(given).createOrReplaceTempView(table)

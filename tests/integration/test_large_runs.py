@@ -13,7 +13,7 @@ from viewkeeper.runtime import batch_work
 def test_views_are_right_when_runs_are_written_as_they_are_made(
     make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_work, "_ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(batch_work, "_SEPARATE_FILE_ROWS", 50)
     db = make_db(spark=spark)
     db.sql("CREATE TABLE t (id INT, g INT, n INT, PRIMARY KEY (id))")
     db.sql("CREATE TABLE names (g INT, name STRING, PRIMARY KEY (g))")
@@ -21,7 +21,7 @@ def test_views_are_right_when_runs_are_written_as_they_are_made(
     db.put("names", [{"g": g, "name": f"name {g}"} for g in range(6)])
     db.sql("CREATE MATERIALIZED VIEW sums AS SELECT g, sum(n) AS n, max(n) AS m FROM t GROUP BY g")
     db.sql("CREATE MATERIALIZED VIEW named AS SELECT t.id, name, n FROM t LEFT JOIN names ON t.g = names.g")
-    runs = [run for runs in db._maintain().publisher.state.manifest.runs.values() for run in runs]
+    runs = [run for runs in db._acquire_maintainer().publisher.state.manifest.runs.values() for run in runs]
     large = [run.file for run in runs if run.rows >= 50]
     assert large
     assert all([run.file for run in runs].count(file) == 1 for file in large)

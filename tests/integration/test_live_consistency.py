@@ -8,28 +8,32 @@ from typing import Any
 import pytest
 
 from viewkeeper.verify import bank
-from viewkeeper.verify.consistency import Plan, check, verify_consistency
+from viewkeeper.verify.consistency import ConsistencyRun, check_journals, verify_consistency
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(Plan(seconds=6), id="micro-batches"),
+        pytest.param(ConsistencyRun(seconds=6), id="micro-batches"),
         pytest.param(
-            Plan(seconds=6, strategy="IN", rate=2, readers=1),
+            ConsistencyRun(seconds=6, strategy="IN", rate=2, readers=1),
             id="every write call its own batch",
             marks=pytest.mark.deep,
         ),
-        pytest.param(Plan(seconds=8, kill=True), id="maintainers killed", marks=pytest.mark.deep),
-        pytest.param(Plan(seconds=6, strategy="ISN", readers=1), id="incremental snapshots", marks=pytest.mark.deep),
-        pytest.param(Plan(seconds=6, strategy="SC", readers=1), id="scans", marks=pytest.mark.deep),
+        pytest.param(ConsistencyRun(seconds=8, kill=True), id="maintainers killed", marks=pytest.mark.deep),
+        pytest.param(
+            ConsistencyRun(seconds=6, strategy="ISN", readers=1), id="incremental snapshots", marks=pytest.mark.deep
+        ),
+        pytest.param(ConsistencyRun(seconds=6, strategy="SC", readers=1), id="scans", marks=pytest.mark.deep),
     ],
 )
-def test_every_state_that_anybody_saw_is_one_state_of_the_tables(plan: Plan, spark: Any, tmp_path: Path) -> None:
+def test_every_state_that_anybody_saw_is_one_state_of_the_tables(
+    plan: ConsistencyRun, spark: Any, tmp_path: Path
+) -> None:
     verdict = verify_consistency(f"lmdb:{tmp_path / 'bank'}", spark, tmp_path / "journals", plan)
     assert verdict.failures == []
-    assert verdict.holds
-    assert verdict.checked.keys() >= {"snapshot", "after", "any"}
+    assert verdict.is_consistent
+    assert verdict.check_counts.keys() >= {"snapshot", "after", "any"}
 
 
 def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_the_check_finds_what_is_wrong(tmp_path: Path) -> None:
 
     def failures(*lines: str) -> list[str]:
         (tmp_path / "reader-0.jsonl").write_text("\n".join([*lines, ""]))
-        return check(tmp_path).failures
+        return check_journals(tmp_path).failures
 
     assert failures(seen(1, 1, right, 0), seen(2, 2, right, 0)) == []
     assert "money was lost" in failures(seen(1, 1, right, 5))[0]

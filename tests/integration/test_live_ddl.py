@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, other, url_of
+from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, start_child, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadStatement, BadValue, InUse, NameTaken, UnknownName
@@ -163,14 +163,14 @@ def test_a_creation_that_crashes_leaves_the_database_as_it_was(shop: Any, point:
         with vk.open(url) as db:
             db.sql(args[0])
     """
-    with other(create, url, RATIO, env={"VK_CRASH_AT": point}) as process:
-        assert process.end() == -9
+    with start_child(create, url, RATIO, env={"VK_CRASH_AT": point}) as process:
+        assert process.wait() == -9
     with vk.open(url) as db:
         assert [v.name for v in db.status().views] == ["by_category"]
         db.put("items", item(100))
         assert db.refresh().views == {"by_category": 1}
         named = {r.file for runs in db._maintainer.publisher.state.manifest.runs.values() for r in runs}
-        db._maintainer.publisher.state.collected()  # files are removed in the background
+        db._maintainer.publisher.state.wait_for_collection()  # files are removed in the background
         files = {p.name for p in Path(db._maintainer.publisher.state.directory).glob("*.vkr")}
         assert len(files - named) <= 1, "what the crash left was collected"
 
@@ -227,15 +227,15 @@ def test_a_column_is_dropped_while_others_read_and_write(shop: Any) -> None:
             say(db.get("items", 1))
             say(db._store.get(table, (7,)))  # as a process has it that looked the table up before
     """
-    with other(reader, url) as process:
-        assert process.hear()["stars"] == 1
+    with start_child(reader, url) as process:
+        assert process.receive()["stars"] == 1
         shop.sql("ALTER TABLE items DROP COLUMN stars")
         shop.put("items", [item(7), item(1, "books")])
-        process.tell("go on")
-        assert process.hear()["stars"] == 1, "the snapshot is of a time when it was there"
-        assert process.hear() == [0, 1, 2, 3, 4]
-        assert process.hear() == {**item(1, "books"), "price": "1.00"}
-        assert process.hear() == {**item(7), "price": "1.00", "stars": None}
+        process.send("go on")
+        assert process.receive()["stars"] == 1, "the snapshot is of a time when it was there"
+        assert process.receive() == [0, 1, 2, 3, 4]
+        assert process.receive() == {**item(1, "books"), "price": "1.00"}
+        assert process.receive() == {**item(7), "price": "1.00", "stars": None}
     shop.refresh()
     changes = [c for d in shop.subscribe("items", since, timeout=0.1) for c in d.changes()]
     assert sorted(c.after["item_id"] for c in changes) == [1, 7]

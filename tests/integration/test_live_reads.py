@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import RATIO, SHOP, item, other, url_of
+from tests.integration.processes import RATIO, SHOP, item, start_child, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadToken, Suspended, Timeout
@@ -86,11 +86,11 @@ def test_one_process_writes_and_keeps_the_token_another_reads_with_it(shop: Any)
                 token = ask()
                 say(db.get("by_category", "toys", after=token)["n"])
     """
-    with shop.maintain(), other(reader, url_of(shop)) as process:
-        assert process.hear() == "ready"
+    with shop.maintain(), start_child(reader, url_of(shop)) as process:
+        assert process.receive() == "ready"
         for n in range(1, 6):
-            process.tell(str(shop.put("items", item(n))))
-            assert process.hear() >= n
+            process.send(str(shop.put("items", item(n))))
+            assert process.receive() >= n
 
 
 JOINED = """CREATE MATERIALIZED VIEW same AS
@@ -113,9 +113,9 @@ def test_a_reader_fails_at_once_when_nobody_maintains(shop: Any) -> None:
                 except Timeout as error:
                     say([str(error), time.monotonic() - started])
     """
-    with other(reader, url, token) as process:
+    with start_child(reader, url, token) as process:
         for _ in range(2):
-            message, seconds = process.hear()
+            message, seconds = process.receive()
             assert "Nobody maintains" in message
             assert "vk run" in message
             assert seconds < 60
@@ -132,8 +132,8 @@ def test_a_reader_gives_up_after_its_timeout_while_the_maintainer_does_nothing(s
             except Timeout as error:
                 say(str(error))
     """
-    with other(reader, url_of(shop), token) as process:
-        assert "did not reach position" in process.hear()
+    with start_child(reader, url_of(shop), token) as process:
+        assert "did not reach position" in process.receive()
 
 
 def test_a_writer_that_does_not_maintain_reads_its_writes_from_the_maintainer(shop: Any) -> None:
@@ -142,8 +142,8 @@ def test_a_writer_that_does_not_maintain_reads_its_writes_from_the_maintainer(sh
             token = db.put("items", {"item_id": 7, "category": "books", "price": "3"})
             say(db.get("by_category", "books", after=token)["n"])
     """
-    with shop.maintain(), other(writer, url_of(shop)) as process:
-        assert process.hear() == 1
+    with shop.maintain(), start_child(writer, url_of(shop)) as process:
+        assert process.receive() == 1
 
 
 def test_a_suspended_view_says_so_when_it_is_asked_for_more_than_it_has(shop: Any) -> None:
@@ -180,12 +180,12 @@ def test_a_wait_ends_soon_after_the_batch(shop: Any) -> None:
             db.get("by_category", "toys", after=args[0], timeout=300)
             say(time.time())
     """
-    with other(reader, url_of(shop), token) as process:
-        assert process.hear() == "ready"
+    with start_child(reader, url_of(shop), token) as process:
+        assert process.receive() == "ready"
         time.sleep(0.5)
         shop.refresh()
         refreshed = time.time()
-        assert process.hear() - refreshed < 20, "it did not wait until its time was over"
+        assert process.receive() - refreshed < 20, "it did not wait until its time was over"
 
 
 def test_a_timeout_of_zero_does_not_wait(shop: Any, make_db: Callable[..., Any]) -> None:

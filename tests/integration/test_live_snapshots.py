@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import BY_CATEGORY, PATIENCE, RATIO, SHOP, item, other, url_of
+from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, TIMEOUT_SECONDS, item, start_child, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, SnapshotGone, Suspended, UnknownName
@@ -65,11 +65,11 @@ def test_a_reader_process_takes_snapshots_while_batches_go_on(shop: Any) -> None
                     say([s.epoch, rows, sum(r["n"] for r in s.scan("by_category"))])
                     epochs.append(s.epoch)
     """
-    with shop.maintain(max_delay=0.0, priority="views"), other(reader, url_of(shop)) as process:
-        seen = [process.hear()]  # or else the last batch might be made before the first look
+    with shop.maintain(max_delay=0.0, priority="views"), start_child(reader, url_of(shop)) as process:
+        seen = [process.receive()]  # or else the last batch might be made before the first look
         for n in range(100, 400, 3):
             shop.put("items", [item(n + i, f"c{n % 7}") for i in range(3)])
-        seen += process.hear_all()
+        seen += process.receive_all()
     assert all(rows == counted for _, rows, counted in seen), seen
     assert [epoch for epoch, _, _ in seen] == sorted(epoch for epoch, _, _ in seen)
     assert len({epoch for epoch, _, _ in seen}) > 1
@@ -223,9 +223,9 @@ def test_a_reader_process_reads_a_view_that_is_not_stored(shop: Any) -> None:
             say(db.read("pairs").num_rows)
             say(next(db.subscribe("pairs")).rows.num_rows)
     """
-    with other(reader, url_of(shop)) as process:
-        assert process.hear() == 2
-        assert process.hear() == 2
+    with start_child(reader, url_of(shop)) as process:
+        assert process.receive() == 2
+        assert process.receive() == 2
 
 
 SUBSCRIBER = """
@@ -254,18 +254,18 @@ def test_each_change_is_seen_once_though_subscriber_and_maintainer_are_killed(sh
     shop.close()
     with vk.open(url) as writer:
         for n in range(3):
-            with other(MAINTAINER, url) as maintainer, other(SUBSCRIBER, url, kept) as subscriber:
-                assert maintainer.hear() == "maintaining"
-                subscriber.hear()
+            with start_child(MAINTAINER, url) as maintainer, start_child(SUBSCRIBER, url, kept) as subscriber:
+                assert maintainer.receive() == "maintaining"
+                subscriber.receive()
                 for i in range(20):
                     writer.put("items", item(100 * n + i))
-                subscriber.hear()
+                subscriber.receive()
                 (subscriber if n % 2 else maintainer).kill()
-        with other(MAINTAINER, url) as maintainer, other(SUBSCRIBER, url, kept) as subscriber:
-            maintainer.hear()
+        with start_child(MAINTAINER, url) as maintainer, start_child(SUBSCRIBER, url, kept) as subscriber:
+            maintainer.receive()
             token = writer.put("items", item(999))
             assert writer.get("by_category", "toys", after=token, timeout=60)["n"] == 61
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while "61]" not in kept.read_text() and time.monotonic() < deadline:
                 time.sleep(0.05)
     counts = [after for line in kept.read_text().splitlines() for _, after in json.loads(line)["changes"]]

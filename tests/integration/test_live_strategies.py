@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import RATIO, SHOP, item, other, url_of
+from tests.integration.processes import RATIO, SHOP, item, start_child, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, Timeout, Unsupported
@@ -74,10 +74,10 @@ def test_a_reader_waits_for_a_scheduled_views_own_cut(shop: Any) -> None:
             say("ready")
             say(db.get("v", "toys", after=ask(), timeout=60)["n"])
     """
-    with shop.maintain(), other(reader, url_of(shop)) as process:
-        process.hear()
-        process.tell(str(shop.put("items", [item(1), item(2)])))
-        assert process.hear() == 2
+    with shop.maintain(), start_child(reader, url_of(shop)) as process:
+        process.receive()
+        process.send(str(shop.put("items", [item(1), item(2)])))
+        assert process.receive() == 2
 
 
 def test_the_maintainers_own_process_makes_a_scheduled_view_when_it_is_asked_for_the_latest(shop: Any) -> None:
@@ -113,7 +113,7 @@ def test_incremental_snapshots_read_only_the_keys_that_changed(shop: Any, monkey
     monkeypatch.setattr(scheduled, "remake", lambda *args: made.append(remake(*args)) or made[-1])
     shop.put("items", [item(i, "books") for i in (5, 6, 7, 500)])
     shop.refresh()
-    assert [(m.whole, m.tracked) for m in made] == [(False, 4)]
+    assert [(m.whole, m.tracked_keys) for m in made] == [(False, 4)]
     assert counts(shop) == {"toys": 996, "books": 4}
 
 
@@ -193,8 +193,8 @@ def test_dropping_a_scheduled_view_frees_its_state(shop: Any) -> None:
     assert "sets" in shop._maintainer.publisher.batch.record
     shop.sql("DROP MATERIALIZED VIEW v")
     assert not shop._maintainer.publisher.batch.record.get("sets")
-    shop._maintainer.publisher.state.collected()  # files are removed in the background
-    assert shop._maintainer.publisher.state.directory.names("*.vkr") == []
+    shop._maintainer.publisher.state.wait_for_collection()  # files are removed in the background
+    assert shop._maintainer.publisher.state.directory.list_names("*.vkr") == []
 
 
 def test_bad_strategies_are_refused(shop: Any) -> None:

@@ -18,7 +18,7 @@ from viewkeeper import STALE
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.maintain.definitions import families as definitions_families
 from viewkeeper.spark import register
-from viewkeeper.sql.statements import create_together
+from viewkeeper.sql.statements import create_views_together
 
 DAY = datetime.date(1994, 1, 1)
 TEMPLATES: dict[str, tuple[str, Callable[[Random], dict[str, Any]]]] = {
@@ -96,7 +96,7 @@ def order(rng: Random) -> dict[str, Any]:
 
 @pytest.fixture
 def shop(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(definitions_families, "worthwhile", lambda views, different, rows: different >= 4)
+    monkeypatch.setattr(definitions_families, "is_family_cheaper", lambda views, different, rows: different >= 4)
     db = make_db(spark=spark, durability="none")
     db.sql(
         "CREATE TABLE line (orderkey BIGINT, nr INT, qty INT, price DECIMAL(9,2), disc DECIMAL(4,2), shipped DATE,"
@@ -121,7 +121,7 @@ def texts(template: str, count: int, seed: int = 2) -> list[str]:
 def apart(db: Any, views: dict[str, str]) -> None:
     """The same views, each by itself."""
     statement = "CREATE MATERIALIZED VIEW apart_{} WITH (share = false) AS {}"
-    create_together(db, [statement.format(name, text) for name, text in views.items()])
+    create_views_together(db, [statement.format(name, text) for name, text in views.items()])
 
 
 def families(db: Any) -> list[int]:

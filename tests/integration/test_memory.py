@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.anonymous import Peak, watched
+from tests.anonymous import MemoryPeak, run_within_memory
 from tests.integration import fanning_out, many_changes, yardsticks
 
 import viewkeeper as vk
-from viewkeeper.verify.benchmark_check import SparkOracle, differences, is_in_no_order, key_of
+from viewkeeper.verify.benchmark_check import SparkOracle, find_differences, is_order_dependent, view_key
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -30,9 +30,9 @@ def run(program: str, *arguments: str, most: int, **environment: str) -> str:
     return peak(program, *arguments, most=most, **environment).output
 
 
-def peak(program: str, *arguments: str, most: int, **environment: str) -> Peak:
-    found = watched([sys.executable, str(HERE / program), *arguments], most, environment)
-    told = f"{found.together} MB, {found.java} MB of them Java's, {found.own} MB the program's own"
+def peak(program: str, *arguments: str, most: int, **environment: str) -> MemoryPeak:
+    found = run_within_memory([sys.executable, str(HERE / program), *arguments], most, environment)
+    told = f"{found.total} MB, {found.java} MB of them Java's, {found.own} MB the program's own"
     print(f"{program} {' '.join(arguments)}: {told}")
     return found
 
@@ -141,8 +141,8 @@ def test_batches_of_all_tpc_ds_views_stay_within_four_gigabytes(tmp_path: Path, 
         views = yardsticks.chosen("tpcds")
         with vk.open(url, mode="r") as db:
             for view, expected in oracle.answers(views):
-                near = is_in_no_order(views[view])
-                assert differences(view, 2, expected, db.read(view), key_of(db, view), near=near) == []
+                near = is_order_dependent(views[view])
+                assert find_differences(view, 2, expected, db.read(view), view_key(db, view), approximate=near) == []
     finally:
         oracle.close()
         model.close()

@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.naming import NAMES, Called, Naming, internal_names
+from tests.naming import NAMES, Naming, RenamedDatabase, internal_names
 
 import viewkeeper
 from viewkeeper.cli import main
 from viewkeeper.errors import BadStatement
-from viewkeeper.model.names import COUNT, HASH, MARK, WEIGHT, backticked
+from viewkeeper.model.names import COUNT, HASH, INTERNAL_PREFIX, WEIGHT, backticked
 from viewkeeper.spark import register
 from viewkeeper.store.contract.store import ViewChange
 
@@ -184,7 +184,7 @@ def test_tables_and_views_of_every_name(make_db: Callable[..., Any], spark: Any)
     assert db.get(some[0], 1) == {"k": 1, "v": 1, "w w": None}
 
 
-@pytest.mark.parametrize("name", [WEIGHT, HASH, COUNT, MARK, f"{MARK} a"])
+@pytest.mark.parametrize("name", [WEIGHT, HASH, COUNT, INTERNAL_PREFIX, f"{INTERNAL_PREFIX} a"])
 def test_internal_names_are_refused(name: str, make_db: Callable[..., Any], spark: Any) -> None:
     db = make_db(spark=spark)
     db.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k))")
@@ -195,7 +195,7 @@ def test_internal_names_are_refused(name: str, make_db: Callable[..., Any], spar
         f"CREATE MATERIALIZED VIEW w AS SELECT v AS {backticked(name)} FROM t",
         f"CREATE MATERIALIZED VIEW w AS SELECT k, count(*) AS {backticked(name)} FROM t GROUP BY k",
     ):
-        with pytest.raises(BadStatement, match=f"begin with {MARK}"):
+        with pytest.raises(BadStatement, match=f"begin with {INTERNAL_PREFIX}"):
             db.sql(statement)
     assert db.sql("SHOW VIEWS").num_rows == 0
     # Within a query they are aliases as others are.
@@ -251,7 +251,7 @@ def test_the_pool_has_what_statements_use() -> None:
 
 def test_audit_tells_the_rows_that_differ_whatever_they_are_called(make_db: Callable[..., Any], spark: Any) -> None:
     naming = Naming(7)
-    db = Called(make_db(spark=spark), naming)
+    db = RenamedDatabase(make_db(spark=spark), naming)
     db.sql("CREATE TABLE tab_0 (k0 INT, c1 DOUBLE, PRIMARY KEY (k0))")
     db.put("tab_0", [{"k0": i, "c1": i / 3} for i in range(4)])
     db.sql("CREATE MATERIALIZED VIEW view_0 AS SELECT k0, c1 FROM tab_0")
@@ -259,7 +259,7 @@ def test_audit_tells_the_rows_that_differ_whatever_they_are_called(make_db: Call
     store = db.db._store
     table = store.catalog().table(naming.name("view_0"))
     wrong = pa.table([pa.array([1], pa.int32()), pa.array([0.3333333], pa.float64())], schema=table.arrow)
-    batch = store.published()
+    batch = store.published_batch()
     store.commit(
         type(batch)(**{**batch.__dict__, "number": batch.number + 1}),
         [ViewChange(table, wrong, table.arrow.empty_table().select([table.key[0].column]))],

@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.partners import always
+from tests.partners import share_every_batch
 
-from viewkeeper.runtime.cost_model import ONE, PROCESSES, SEVERAL
+from viewkeeper.runtime.cost_model import ONE_THREAD, SEVERAL_PROCESSES, SEVERAL_THREADS
 from viewkeeper.runtime.local import scheduler as local_scheduler
 from viewkeeper.runtime.processes import pool, scheduler
 
@@ -60,8 +60,8 @@ def everything(db: Any) -> dict[str, list[str]]:
 
 
 def partner_of(db: Any) -> psutil.Process:
-    [each] = db._maintain().stage.driving._company._partners._each
-    assert each.rehearsed
+    [each] = db._acquire_maintainer().executor.local_executor._process_scheduler._processes._processes
+    assert each.warm_tokens
     return psutil.Process(each._process.pid)
 
 
@@ -75,11 +75,11 @@ def test_batches_with_partners_are_those_without(
         change(other, number)
         other.refresh("driver")
     expected = everything(other)
-    ran = always(monkeypatch, processes)
+    ran = share_every_batch(monkeypatch, processes)
     for number in range(1, 4):
         change(shop, number)
         shop.refresh("driver")
-    assert ran == [PROCESSES] * 3
+    assert ran == [SEVERAL_PROCESSES] * 3
     assert everything(shop) == expected
     # What partners have written is the state that the next batches go on with, whoever runs them.
     monkeypatch.undo()
@@ -93,16 +93,16 @@ def test_batches_with_partners_are_those_without(
 @pytest.mark.spark
 def test_partners_come_by_themselves_when_batches_are_long(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are started after the second batch alike, rehearse, and are tried; the report says who ran a batch."""
-    monkeypatch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
-    monkeypatch.setattr(scheduler, "_LONG", 0.0)
+    monkeypatch.setattr(local_scheduler, "_MIN_THREADED_OPERATORS", 1)
+    monkeypatch.setattr(scheduler, "_MIN_OPERATOR_SECONDS", 0.0)
     told: list[str] = []
     deadline = time.monotonic() + 60
-    while not (told and PROCESSES in told[-1]) and time.monotonic() < deadline:
+    while not (told and SEVERAL_PROCESSES in told[-1]) and time.monotonic() < deadline:
         change(shop, len(told) % 5 + 1)
         told.append(shop.refresh("driver").why)
         time.sleep(0.1)
-    assert told[0] == f"it was asked for; run by {SEVERAL}"
-    assert told[-1] == f"it was asked for; run by {PROCESSES}"
+    assert told[0] == f"it was asked for; run by {SEVERAL_THREADS}"
+    assert told[-1] == f"it was asked for; run by {SEVERAL_PROCESSES}"
     assert shop.status().recent["lane"] == f"driver: {told[-1]}"
     assert shop.audit(*VIEWS).is_right
 
@@ -111,18 +111,18 @@ def test_partners_come_by_themselves_when_batches_are_long(shop: Any, monkeypatc
 def test_one_thread_is_no_process_more(
     make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
-    monkeypatch.setattr(scheduler, "_LONG", 0.0)
+    monkeypatch.setattr(local_scheduler, "_MIN_THREADED_OPERATORS", 1)
+    monkeypatch.setattr(scheduler, "_MIN_OPERATOR_SECONDS", 0.0)
     shop = made(make_db("shop", spark=spark, threads=1))
     for number in range(1, 5):
         change(shop, number)
         shop.refresh("driver")
-    assert shop._maintain().stage.driving._company._partners._each == []
+    assert shop._maintain().stage.local_executor._process_scheduler._processes._each == []
 
 
 @pytest.mark.spark
 def test_views_that_come_and_go_between_batches(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = always(monkeypatch)
+    ran = share_every_batch(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")
     shop.sql("CREATE MATERIALIZED VIEW late AS SELECT category, avg(price) AS a FROM items GROUP BY category")
@@ -131,7 +131,7 @@ def test_views_that_come_and_go_between_batches(shop: Any, monkeypatch: pytest.M
     shop.refresh("driver")
     change(shop, 3)
     shop.refresh("driver")
-    assert ran == [PROCESSES] * 3
+    assert ran == [SEVERAL_PROCESSES] * 3
     assert shop.audit(*(VIEWS.keys() - {"dear"}), "late").is_right
 
 
@@ -140,7 +140,7 @@ def test_views_that_come_and_go_between_batches(shop: Any, monkeypatch: pytest.M
 def test_a_partner_that_dies_costs_a_batch_nothing_but_time(
     shop: Any, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
 ) -> None:
-    ran = always(monkeypatch)
+    ran = share_every_batch(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")
     partner = partner_of(shop)
@@ -148,24 +148,24 @@ def test_a_partner_that_dies_costs_a_batch_nothing_but_time(
     threading.Timer(1.0, lambda: (partner.send_signal(ending), partner.resume())).start()
     change(shop, 2)
     shop.refresh("driver")  # it is at work when it dies
-    assert ran == [PROCESSES, ONE]
+    assert ran == [SEVERAL_PROCESSES, ONE_THREAD]
     change(shop, 3)
     shop.refresh("driver")  # by another one
-    assert ran == [PROCESSES, ONE, PROCESSES]
+    assert ran == [SEVERAL_PROCESSES, ONE_THREAD, SEVERAL_PROCESSES]
     assert shop.audit(*VIEWS).is_right
 
 
 @pytest.mark.spark
 def test_a_partner_that_does_not_answer_is_ended(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = always(monkeypatch)
+    ran = share_every_batch(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")  # on a busy machine that takes it longer
-    monkeypatch.setattr(pool, "_LEAST_PATIENCE", 0.5)
+    monkeypatch.setattr(pool, "_MIN_TIMEOUT", 0.5)
     partner = partner_of(shop)
     partner.suspend()
     change(shop, 2)
     shop.refresh("driver")
-    assert ran == [PROCESSES, ONE]
+    assert ran == [SEVERAL_PROCESSES, ONE_THREAD]
     assert not partner.is_running()
     assert shop.audit(*VIEWS).is_right
 
@@ -173,15 +173,15 @@ def test_a_partner_that_does_not_answer_is_ended(shop: Any, monkeypatch: pytest.
 @pytest.mark.spark
 def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is interrupted when work is on its way, or is answered what was not asked, goes on without partners."""
-    ran = always(monkeypatch)
+    ran = share_every_batch(monkeypatch)
     given: list[Any] = []
-    run = pool.Partners.run
+    run = pool.ProcessPool.run
     monkeypatch.setattr(
-        pool.Partners, "run", lambda self, tasks, mine: (given.append(tasks), run(self, tasks, mine))[1]
+        pool.ProcessPool, "run", lambda self, tasks, mine: (given.append(tasks), run(self, tasks, mine))[1]
     )
     change(shop, 1)
     shop.refresh("driver")
-    company_of = shop._maintain().stage.driving._company
+    company_of = shop._maintain().stage.local_executor._process_scheduler
     send = pool.send
 
     def interrupted(*args: Any) -> None:
@@ -191,39 +191,39 @@ def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(pool, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            company_of._partners.rehearse(given[0])
-    assert company_of._partners._each == []
+            company_of._processes.warm_up(given[0])
+    assert company_of._processes._each == []
     change(shop, 2)
     shop.refresh("driver")
-    [each] = company_of._partners._each
+    [each] = company_of._processes._each
     each.send(given[0][0]._replace(work=replace(given[0][0].work, number=99, rehearses=True)))
     each._work = None  # as if nobody knew of it
     change(shop, 3)
     shop.refresh("driver")
-    assert ran == [PROCESSES, PROCESSES, ONE]
+    assert ran == [SEVERAL_PROCESSES, SEVERAL_PROCESSES, ONE_THREAD]
     assert shop.audit(*VIEWS).is_right
 
 
 @pytest.mark.spark
 def test_a_program_that_cannot_be_started_is_done_without(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = always(monkeypatch)
+    ran = share_every_batch(monkeypatch)
     monkeypatch.setattr(pool, "_PROGRAM", "raise SystemExit(3)")
     for number in range(1, 6):
         change(shop, number)
         shop.refresh("driver")
-    assert PROCESSES not in ran
+    assert SEVERAL_PROCESSES not in ran
     assert shop.audit(*VIEWS).is_right
 
 
 @pytest.mark.spark
 def test_partners_that_always_fail_are_seldom_tried(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_scheduler, "_OPERATORS_FOR_MORE", 1)
-    monkeypatch.setattr(scheduler, "_LONG", 0.0)
+    monkeypatch.setattr(local_scheduler, "_MIN_THREADED_OPERATORS", 1)
+    monkeypatch.setattr(scheduler, "_MIN_OPERATOR_SECONDS", 0.0)
     broken = "from viewkeeper.runtime import partner; partner._run = None; "
     monkeypatch.setattr(pool, "_PROGRAM", broken + pool._PROGRAM)
     tried: list[int] = []
-    run = pool.Partners.run
-    monkeypatch.setattr(pool.Partners, "run", lambda *args: (tried.append(1), run(*args))[1])
+    run = pool.ProcessPool.run
+    monkeypatch.setattr(pool.ProcessPool, "run", lambda *args: (tried.append(1), run(*args))[1])
     for number in range(100):
         price = Decimal(number) / 4
         shop.put("items", [{"id": i, "category": "toys", "price": price + i % 7} for i in range(20)])
@@ -237,7 +237,7 @@ def test_partners_that_always_fail_are_seldom_tried(shop: Any, monkeypatch: pyte
 
 @pytest.mark.spark
 def test_a_view_that_fails_at_a_partner_is_suspended_alone(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = always(monkeypatch)
+    ran = share_every_batch(monkeypatch)
     for name in ("inverse", "opposite"):  # one for each
         sign = "" if name == "inverse" else "-"
         shop.sql(f"CREATE MATERIALIZED VIEW {name} AS SELECT category, sum({sign}1 / pieces) AS s "
@@ -249,7 +249,7 @@ def test_a_view_that_fails_at_a_partner_is_suspended_alone(shop: Any, monkeypatc
     assert shop.audit(*VIEWS).is_right
     change(shop, 2)
     shop.refresh("driver")
-    assert ran[-1] == PROCESSES
+    assert ran[-1] == SEVERAL_PROCESSES
     assert shop.audit(*VIEWS).is_right
 
 
@@ -257,7 +257,7 @@ def test_a_view_that_fails_at_a_partner_is_suspended_alone(shop: Any, monkeypatc
 def test_state_that_a_partner_finds_damaged_is_mended(
     shop: Any, make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always(monkeypatch)
+    share_every_batch(monkeypatch)
     for number in (1, 2):
         change(shop, number)
         shop.refresh("driver")
@@ -275,7 +275,7 @@ def test_state_that_a_partner_finds_damaged_is_mended(
 
 @pytest.mark.spark
 def test_partners_end_with_their_maintainer(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    always(monkeypatch)
+    share_every_batch(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")
     partner = partner_of(shop)
@@ -326,7 +326,7 @@ def test_files_that_were_removed_are_let_go_of(shop: Any, monkeypatch: pytest.Mo
     """A partner without work holds no space of files that merges have replaced."""
     sooner = "from viewkeeper.runtime import partner; partner._LOOKS = 0.2; "
     monkeypatch.setattr(pool, "_PROGRAM", sooner + pool._PROGRAM)
-    always(monkeypatch)
+    share_every_batch(monkeypatch)
     for number in range(1, 9):
         change(shop, number)
         shop.refresh("driver")

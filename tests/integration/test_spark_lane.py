@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from viewkeeper.capture.snapshot import Stopped
+from viewkeeper.capture.snapshot import Cancellation
 from viewkeeper.errors import StoreError, Unsupported
 from viewkeeper.plan.dataflow import dataflow as plan_levels
-from viewkeeper.runtime.cost_model import Choice
-from viewkeeper.runtime.executor import Stage
+from viewkeeper.runtime.cost_model import LaneChoice
+from viewkeeper.runtime.executor import BatchExecutor
 from viewkeeper.runtime.spark import placement, sessions
 from viewkeeper.runtime.spark import scheduler as lane
 from viewkeeper.runtime.spark.sessions import Cluster
@@ -27,8 +27,8 @@ VIEW = """CREATE MATERIALIZED VIEW by_zone AS
 @pytest.fixture
 def db(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Three tables, of which only the zones are small; the tasks are many, and held to be on other machines."""
-    monkeypatch.setattr(placement, "ROWS_A_TASK", 1)
-    monkeypatch.setattr(sessions, "all_near", lambda *_: False)
+    monkeypatch.setattr(placement, "ROWS_PER_TASK", 1)
+    monkeypatch.setattr(sessions, "is_single_machine", lambda *_: False)
     monkeypatch.setattr(plan_levels, "BROADCAST_BYTES", 4_096)
     db = make_db(spark=spark, durability="none")
     db.sql("CREATE TABLE zones (id INT, name STRING, open BOOLEAN, PRIMARY KEY (id))")
@@ -41,8 +41,10 @@ def db(make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_probes_of_a_small_side_stay_where_they_are(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    placed: list[placement.Placing] = []
-    monkeypatch.setattr(lane, "place", lambda *given: placed.append(placement.place(*given)) or placed[-1])
+    placed: list[placement.Placement] = []
+    monkeypatch.setattr(
+        lane, "plan_placement", lambda *given: placed.append(placement.plan_placement(*given)) or placed[-1]
+    )
     db.sql(VIEW.replace(" AS\n", " WITH (share = false) AS\n", 1))  # each lookup by itself
     told = db.explain("by_zone")
     assert "broadcast: with 5 rows every task reads it whole" in told
@@ -57,24 +59,27 @@ def test_probes_of_a_small_side_stay_where_they_are(db: Any, monkeypatch: pytest
             db.put("shops", [{"id": rng.randrange(410), "zone": rng.randrange(6)}])
         db.refresh(lane="spark")
         assert db.audit().differences == 0
-    flow = db._maintain().publisher.flow
-    looked_up = {flow.tables[flow.operators[flow.operators[n].arrangement].table].name for n in placed[0].staying}
+    flow = db._acquire_maintainer().publisher.dataflow
+    looked_up = {flow.tables[flow.operators[flow.operators[n].arrangement].table].name for n in placed[0].co_located}
     assert looked_up == {"zones"}
     # orders → shops (exchange) → zones (none) → sums (exchange): three levels where there were four.
-    assert max(placed[0].levels.values()) == 2
-    assert {e.split("-")[0] for e in placed[1].arranged} == {"image"}
+    assert max(placed[0].rounds.values()) == 2
+    assert {e.split("-")[0] for e in placed[1].driver_runs} == {"table_image"}
 
 
 @pytest.mark.parametrize("near", [True, False])
 def test_tasks_read_their_shares_of_the_log(db: Any, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
     """One call names a key once; the shares of several calls meet by key before the first expression sees them."""
-    monkeypatch.setattr(sessions, "all_near", lambda *_: near)
-    monkeypatch.setattr(placement, "FEW_ROWS", 5)
+    monkeypatch.setattr(sessions, "is_single_machine", lambda *_: near)
+    monkeypatch.setattr(placement, "MAX_DRIVER_ROWS", 5)
     db.sql(VIEW)
     db.sql("CREATE MATERIALIZED VIEW parts AS SELECT id, 100 / amount AS part FROM orders WHERE id > 0")
-    stage, tables = db._maintain().stage, {t.id: t.name for t in db._maintain().publisher.catalog.tables}
+    stage, tables = (
+        db._acquire_maintainer().executor,
+        {t.id: t.name for t in db._acquire_maintainer().publisher.catalog.tables},
+    )
     captured: list[dict[str, bool]] = []
-    capture = stage.captured
+    capture = stage.capture_inputs
 
     def spied(lane: str, flow: Any, *rest: int) -> Any:
         found = capture(lane, flow, *rest)
@@ -129,14 +134,14 @@ def test_a_worker_that_does_not_see_the_state_is_an_error_and_no_damage(
 ) -> None:
     """As an executor that joins a session later, on a machine where the directory is not mounted."""
     db.sql(VIEW)
-    absent = sessions.Reach(db._store.url, str(tmp_path / "not mounted"), None, None)
-    monkeypatch.setattr(sessions, "reach_of", lambda *_: absent)
+    absent = sessions.ReachabilityCheck(db._store.url, str(tmp_path / "not mounted"), None, None)
+    monkeypatch.setattr(sessions, "reachability_check", lambda *_: absent)
     db.put("orders", [{"id": i, "shop": i % 410, "amount": 7} for i in range(50)])
     epoch = db.status().epoch
     with pytest.raises(Unsupported, match="ran where that directory is not"):
         db.refresh("spark")
     assert (db.status().epoch, db.status().rebuilds) == (epoch, 0)
-    monkeypatch.setattr(sessions, "reach_of", lambda *_: None)
+    monkeypatch.setattr(sessions, "reachability_check", lambda *_: None)
     assert db.refresh("spark").mended == ()
     assert db.audit().differences == 0
 
@@ -145,7 +150,7 @@ def test_a_small_batch_is_one_stage_that_leaves_the_session_as_it_was(
     db: Any, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its plan is sent with the first one, and its name is the batch's; the caller's own jobs keep theirs."""
-    monkeypatch.setattr(placement, "ROWS_A_TASK", 1_000)
+    monkeypatch.setattr(placement, "ROWS_PER_TASK", 1_000)
     db.sql(VIEW)
     context = spark.sparkContext
     context.setJobDescription("the caller's")
@@ -169,7 +174,7 @@ def test_a_small_batch_is_one_stage_that_leaves_the_session_as_it_was(
 def test_an_error_in_a_task_stops_the_view_whose_row_it_is(
     db: Any, monkeypatch: pytest.MonkeyPatch, rows_a_task: int
 ) -> None:
-    monkeypatch.setattr(placement, "ROWS_A_TASK", rows_a_task)
+    monkeypatch.setattr(placement, "ROWS_PER_TASK", rows_a_task)
     db.sql(VIEW)
     db.delete("orders", 0)
     db.sql("CREATE MATERIALIZED VIEW shares AS SELECT id, 100 / shop AS share FROM orders WHERE shop > 0 OR id < 9")
@@ -185,8 +190,8 @@ def test_auto_takes_the_lane_that_is_expected_to_be_done_sooner(db: Any, monkeyp
     orders = [{"id": i, "shop": i % 400, "amount": 2} for i in range(2_000)]
     db.put("orders", orders[:500])
     assert db.refresh().lane == "driver"
-    db._maintain().stage.learn(Choice("driver", ""), 20_000, 60.0)
-    monkeypatch.setattr(db._maintain().stage._lanes, "_cluster", lambda: Cluster(1_000, False))
+    db._acquire_maintainer().executor.observe(LaneChoice("driver", ""), 20_000, 60.0)
+    monkeypatch.setattr(db._acquire_maintainer().executor._lane_costs, "_cluster", lambda: Cluster(1_000, False))
     db.put("orders", orders)
     report = db.refresh()
     assert report.lane == "spark"
@@ -205,15 +210,15 @@ def test_tasks_resolve_what_views_get_and_the_driver_only_hears_where_it_lies(
     db.sql("CREATE MATERIALIZED VIEW amounts AS SELECT shop, amount FROM orders")
     db.sql("CREATE MATERIALIZED VIEW total AS SELECT count(*) AS n, sum(amount) AS s FROM orders")
     db.sql("CREATE MATERIALIZED VIEW passing WITH (store = 'none') AS SELECT id, amount FROM orders")
-    stage, outcomes, heard = db._maintain().stage, [], []
-    run, collected = stage.run, lane._collected
+    stage, outcomes, heard = db._acquire_maintainer().executor, [], []
+    run, collected = stage.run, lane._collect_result
     monkeypatch.setattr(stage, "run", lambda *g, **h: outcomes.append(run(*g, **h)) or outcomes[-1])
 
     def listened(flow: Any, results: Any, *rest: Any) -> Any:
         heard.append(sum(len(payload) for _, node, _, payload in results if node != "!runs"))
         return collected(flow, results, *rest)
 
-    monkeypatch.setattr(lane, "_collected", listened)
+    monkeypatch.setattr(lane, "_collect_result", listened)
     for count in (200, 2_000):
         db.put("orders", [{"id": i, "shop": i % 410, "amount": count + i % 9} for i in range(count)])
         db.delete("orders", list(range(count // 10)))
@@ -226,7 +231,7 @@ def test_tasks_resolve_what_views_get_and_the_driver_only_hears_where_it_lies(
 
 
 def test_a_load_on_spark_tells_how_far_it_is_and_can_be_stopped(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stage, "choose", lambda *_: Choice("spark", "it is tested"))
+    monkeypatch.setattr(BatchExecutor, "choose_lane", lambda *_: LaneChoice("spark", "it is tested"))
     monkeypatch.setattr(db, "_progress", lambda what, done, of: told.append((what, done, of)))
     told: list[tuple[str, int, int]] = []
     db.sql(VIEW)
@@ -235,10 +240,10 @@ def test_a_load_on_spark_tells_how_far_it_is_and_can_be_stopped(db: Any, monkeyp
 
     def stop(what: str, done: int, of: int) -> None:
         if what == "working out dear":
-            raise Stopped
+            raise Cancellation
 
     monkeypatch.setattr(db, "_progress", stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(Cancellation):
         db.sql("CREATE MATERIALIZED VIEW dear AS SELECT id, amount FROM orders WHERE amount > 5")
     assert [view.name for view in db.status().views] == ["by_zone"]
     db.put("orders", {"id": 1, "shop": 1, "amount": 4})

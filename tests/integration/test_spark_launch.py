@@ -102,6 +102,6 @@ class Cluster:
 def test_who_waits_for_executors_is_told_so_once(workers: int, lines: int, tmp_path: Path) -> None:
     told = tmp_path / "told"
     screen = os.open(told, os.O_WRONLY | os.O_CREAT)
-    progress._watch(Cluster(workers), screen, 0.002, 0.001)
+    progress._watch_executors(Cluster(workers), screen, 0.002, 0.001)
     assert told.read_text().count("\n") == lines
     assert ("spark://somewhere:7077" in told.read_text()) == bool(lines)

@@ -221,13 +221,13 @@ def test_a_repeated_batch_is_no_second_write(shop: Any, url: str) -> None:
     store = open_store(url, "w")
     try:
         table = store.catalog().table("items")
-        some = store.get_many(table, shop.read("items").select(["shop", "id"]).slice(0, 1))
+        some = store.get_rows(table, shop.read("items").select(["shop", "id"]).slice(0, 1))
         nothing = some.slice(0, 0).select(["shop", "id"])
         shop.delete("items", ("a", 0))
-        assert store.write_once(table, some, nothing, "query:1", 4).changed == 1
+        assert store.write_once(table, some, nothing, "query:1", 4).changed_rows == 1
         shop.delete("items", ("a", 0))  # somebody else, before Spark repeats the batch
-        assert store.write_once(table, some, nothing, "query:1", 4).changed == 0
+        assert store.write_once(table, some, nothing, "query:1", 4).changed_rows == 0
         assert shop.get("items", ("a", 0)) is None
-        assert store.write_once(table, some, nothing, "query:2", 4).changed == 1
+        assert store.write_once(table, some, nothing, "query:2", 4).changed_rows == 1
     finally:
         store.close()

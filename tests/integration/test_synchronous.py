@@ -71,8 +71,8 @@ def test_spark_says_the_same_after_calls_of_all_sizes(db: Any, spark: Any, monke
     db.sql(f"CREATE MATERIALIZED VIEW above AS {ABOVE}")
     chance = random.Random(2)
     for few, some in ((1_000, 1_000), (0, -1), (1_000, -1)):  # one by one, by columns, by the operators
-        monkeypatch.setattr(observed_writes, "_FEW", few)
-        monkeypatch.setattr(observed_writes, "_SOME", some)
+        monkeypatch.setattr(observed_writes, "_MAX_ROW_SUMS", few)
+        monkeypatch.setattr(observed_writes, "_MAX_ROWS_ONE_BY_ONE", some)
         for _ in range(8):
             keys = [chance.randrange(60) for _ in range(chance.choice((1, 2, 25)))]
             if chance.random() < 0.3:
@@ -92,7 +92,7 @@ def test_an_audit_makes_it_right_again(db: Any) -> None:
     db.sql(f"CREATE MATERIALIZED VIEW by_text WITH (sync = true) AS {VIEWS['by_text']}")
     db.refresh()
     view = db._store.catalog().view("by_text")
-    db._store.write(view.table, db._store.get_many(view.table, _key("nobody's")), _key("a"))  # as a bug would
+    db._store.write(view.table, db._store.get_rows(view.table, _key("nobody's")), _key("a"))  # as a bug would
     assert not db.audit().is_right
     assert db.audit(repair=True).is_right
     db.put("t", [_row(random.Random(3), 3)])

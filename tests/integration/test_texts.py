@@ -8,7 +8,7 @@ import pytest
 
 from viewkeeper.errors import BadStatement
 from viewkeeper.plan.catalyst import front_session, read_query
-from viewkeeper.syntax.lexer import tokens
+from viewkeeper.syntax.lexer import lex
 
 TEXTS = [
     "'it''s'",
@@ -25,7 +25,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_is_the_one_that_spark_reads(spark: Any, text: str) -> None:
-    [token] = tokens(text)
+    [token] = lex(text)
     assert token.value == spark.sql(f"SELECT {text}").head()[0]
 
 

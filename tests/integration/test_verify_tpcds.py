@@ -14,7 +14,7 @@ import pytest
 
 from viewkeeper.cli import main
 from viewkeeper.errors import MissingDependency
-from viewkeeper.verify.benchmark_check import SparkOracle, named
+from viewkeeper.verify.benchmark_check import SparkOracle, mentioned_tables
 from viewkeeper.workloads.tpcds import QUERIES, SCHEMAS
 from viewkeeper.workloads.tpcds.changes import TpcdsModel, references
 from viewkeeper.workloads.tpcds.data import columns_of, generate
@@ -118,14 +118,16 @@ def test_a_spark_that_runs_out_of_memory_is_an_error_and_no_wait() -> None:
 
 def test_the_queries_name_all_tables_and_each_has_one_order_under_its_limit(model: TpcdsModel, spark: Any) -> None:
     assert (len(SCHEMAS), len(QUERIES)) == (24, 103)
-    assert named(SCHEMAS, dict(QUERIES)) == list(SCHEMAS)
+    assert mentioned_tables(SCHEMAS, dict(QUERIES)) == list(SCHEMAS)
     oracle = SparkOracle(spark)
     oracle.load(model, ["date_dim", "time_dim", "store"])
     text = "SELECT d_year, max(d_moy) AS m FROM date_dim GROUP BY d_year ORDER BY (d_year % (7 - 1)) LIMIT 3"
-    assert oracle.settled(text).endswith("ORDER BY (d_year % (7 - 1)), 1, 2 LIMIT 3")
+    assert oracle.complete_order(text).endswith("ORDER BY (d_year % (7 - 1)), 1, 2 LIMIT 3")
     ranked = "SELECT rank() OVER (ORDER BY s_store_sk) AS r FROM store\nLIMIT 1"
-    assert oracle.settled(ranked) == "SELECT rank() OVER (ORDER BY s_store_sk) AS r FROM store ORDER BY 1 LIMIT 1"
-    assert oracle.settled("SELECT 1 AS limit_1") == "SELECT 1 AS limit_1"
+    assert (
+        oracle.complete_order(ranked) == "SELECT rank() OVER (ORDER BY s_store_sk) AS r FROM store ORDER BY 1 LIMIT 1"
+    )
+    assert oracle.complete_order("SELECT 1 AS limit_1") == "SELECT 1 AS limit_1"
     oracle.close()
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import viewkeeper as vk
-from viewkeeper.verify.benchmark_check import apply, create_views, load, named
-from viewkeeper.verify.reference_model import Model
+from viewkeeper.verify.benchmark_check import apply_changes, create_views, load_tables, mentioned_tables
+from viewkeeper.verify.reference_model import ReferenceModel
 from viewkeeper.workloads import tpcds, tpch
 from viewkeeper.workloads.tpcds.changes import TpcdsModel
 from viewkeeper.workloads.tpch.changes import TpchModel
@@ -24,9 +24,9 @@ def chosen(benchmark: str, numbers: str | None = None) -> Mapping[str, str]:
     return tpcds.views(numbers.split(",")) if numbers else tpcds.views()
 
 
-def model_of(benchmark: str, files: Path) -> Model:
+def model_of(benchmark: str, files: Path) -> ReferenceModel:
     """The tables, and changes on a good part of each."""
-    return TpchModel(files, SEED) if benchmark == "tpch" else TpcdsModel(files, SEED, share=SHARE, most=MOST)
+    return TpchModel(files, SEED) if benchmark == "tpch" else TpcdsModel(files, SEED, share=SHARE, max_rows=MOST)
 
 
 def main() -> None:
@@ -48,14 +48,14 @@ def main() -> None:
             print(report.changes, "changes in the lane", report.lane, "in", report.seconds, "s")
         else:
             model = model_of(asked.benchmark, asked.files)
-            tables = named(model.schemas, views)
+            tables = mentioned_tables(model.schemas, views)
             if asked.what == "load":
-                load(db, model, tables)
+                load_tables(db, model, tables)
             for batch in range(1, asked.batch + 1) if asked.what == "change" else ():
                 changes = [change for change in model.batch() if change.table in tables]
                 model.apply(changes)
                 if batch == asked.batch:
-                    apply(db, changes)
+                    apply_changes(db, changes)
             model.close()
 
 

@@ -91,9 +91,9 @@ class Grammar:
         names = [c.sql for c in columns]
         roll = self.rng.random()
         if roll < 0.2:
-            view = replace(view, order=tuple((n, self._direction()) for n in self._some(names)))
+            view = replace(view, order=tuple((n, self._direction()) for n in self._sample(names)))
         elif roll < 0.35:
-            view = replace(view, key=tuple(self._some(names)))
+            view = replace(view, key=tuple(self._sample(names)))
         elif self.has("top-k", 0.4) and all(not (c.family == "float" and c.special) and not c.loose for c in columns):
             view = breadth.top_k(self.rng, view, names)
         self.named.append(Source(name, columns, rows))
@@ -165,7 +165,7 @@ class Grammar:
             if self.has("scalar subquery", 0.4):
                 having += breadth.threshold(self, Scalars(self.rng, steady, self.features), Scope((), (), 1))
         where = self._conjuncts(scalars, 0.35) + breadth.conditions(self, scope)
-        shown = keys if self.rng.random() < 0.85 else self._some(keys) if keys else []
+        shown = keys if self.rng.random() < 0.85 else self._sample(keys) if keys else []
         if self.has("scalar subquery", 0.1) and not keys:
             calls.append(breadth.scalar_subquery(self, Scope((), (), 1)))
         if keys and not grouping and self.has("window", 0.15) and (over := breadth.over_groups(self, keys, calls)):
@@ -320,7 +320,7 @@ class Grammar:
             named.append((e.sql, own if own and own not in taken and not own.startswith("o") else f"o{i}"))
         return tuple(named), tuple(replace(e, sql=n) for e, (_, n) in zip(items, named, strict=True))
 
-    def _some(self, values: Sequence[_T]) -> list[_T]:
+    def _sample(self, values: Sequence[_T]) -> list[_T]:
         return self.rng.sample(list(values), self.rng.randint(1, min(3, len(values))))
 
     def _direction(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from viewkeeper import ANY, LATEST
 from viewkeeper.errors import BadStatement, InUse, Timeout, Unsupported
-from viewkeeper.plan.catalyst.session import own_session
+from viewkeeper.plan.catalyst.session import create_own_session
 
 from .compare import rows_difference
 from .oracle import SETTINGS
@@ -100,7 +100,7 @@ class Made:
 
     query: str
     option: str = ""
-    over: str = ""
+    source_view: str = ""
     """The view that it reads."""
 
 
@@ -109,14 +109,14 @@ class Life:
 
     def __init__(self, seed: int, open_: Callable[..., Any], spark: Any) -> None:
         self.rng = Random(seed)
-        self._open, self._spark, self._own = open_, spark, own_session(spark, SETTINGS)
-        self.db = self._opened()
+        self._open, self._spark, self._oracle_session = open_, spark, create_own_session(spark, SETTINGS)
+        self.db = self._open_database()
         self.rows: dict[str, dict[Values, Row]] = {table: {} for table in TABLES}
         self.views: dict[str, Made] = {}
         self.indexes: list[str] = []
-        self.told: list[str] = [f"seed {seed}"]
+        self.history: list[str] = [f"seed {seed}"]
         self.refused: Counter[str] = Counter()
-        self._named = 0
+        self._name_count = 0
         for table, columns in TABLES.items():
             shape = ", ".join(f"{name} {type_}" for name, (type_, _) in columns.items())
             self.db.sql(f"CREATE TABLE {table} ({shape}, PRIMARY KEY ({', '.join(KEYS[table])}))")
@@ -125,71 +125,75 @@ class Life:
         kinds, weights = zip(*STEPS.items(), strict=True)
         for _ in range(steps):
             self.rng.choices(kinds, weights)[0](self)
-        self.say("refresh at the end")
+        self.record("refresh at the end")
         self.db.refresh("driver")
         self.check(len(self.views))
 
-    def say(self, what: str) -> None:
-        self.told.append(what)
+    def record(self, what: str) -> None:
+        self.history.append(what)
 
-    def takes(self, what: str, statement: Callable[..., Any], *arguments: Any) -> bool:
+    def try_statement(self, description: str, statement: Callable[..., Any], *arguments: Any) -> bool:
         """Whether a statement is made, or refused."""
-        self.say(what)
+        self.record(description)
         try:
             statement(*arguments)
         except (Unsupported, BadStatement, InUse) as refusal:
-            self.refused[f"{what.split()[0]} {refusal}"] += 1
-            self.told[-1] += f" ({refusal.code})"
+            self.refused[f"{description.split()[0]} {refusal}"] += 1
+            self.history[-1] += f" ({refusal.code})"
             return False
         return True
 
-    def named(self, prefix: str) -> str:
-        self._named += 1
-        return f"{prefix}{self._named}"
+    def new_name(self, prefix: str) -> str:
+        self._name_count += 1
+        return f"{prefix}{self._name_count}"
 
-    def drawn(self, template: str) -> str:
+    def fill_template(self, template: str) -> str:
         """A query with other constants."""
         return template.format(n=self.rng.randrange(-1, 5), k=self.rng.randrange(40), l=self.rng.randrange(1, 9))
 
     def row(self, table: str) -> Row:
         return {name: draw(self.rng) for name, (_, draw) in TABLES[table].items()}
 
-    def some_view(self) -> str | None:
+    def independent_view(self) -> str | None:
         """One that no other reads and that reads none."""
-        read = {made.over for made in self.views.values()}
-        free = [name for name, made in self.views.items() if not made.over and name not in read]
+        read = {made.source_view for made in self.views.values()}
+        free = [name for name, made in self.views.items() if not made.source_view and name not in read]
         return self.rng.choice(free) if free else None
 
     def reopen(self) -> None:
         self.db.close()
-        self.db = self._opened()
+        self.db = self._open_database()
 
-    def _opened(self) -> Any:
+    def _open_database(self) -> Any:
         return self._open(spark=self._spark, lazy_cache_bytes=0)
 
     # --- What is read ------------------------------------------------------------------------------------------------
 
-    def check(self, most: int = MANY) -> None:
+    def check(self, max_views: int = MANY) -> None:
         """Tables, and as many views, are as Spark says; lazy ones by their keys, too."""
         self.to_spark()
         for table in TABLES:
             self._check_table(table)
         shown = [name for name, made in self.views.items() if made.option != APART]
-        for view in self.rng.sample(shown, min(most, len(shown))):
+        for view in self.rng.sample(shown, min(max_views, len(shown))):
             self.check_view(view)
 
     def to_spark(self) -> None:
         for table, columns in TABLES.items():
             shape = ", ".join(f"{name} {type_}" for name, (type_, _) in columns.items())
             data = [tuple(row.values()) for row in self.rows[table].values()]
-            self._own.createDataFrame(data, shape).createOrReplaceTempView(table)
+            self._oracle_session.createDataFrame(data, shape).createOrReplaceTempView(table)
         for made in self.views.values():
-            if made.over:
-                self._own.sql(self.views[made.over].query).createOrReplaceTempView(made.over)
+            if made.source_view:
+                self._oracle_session.sql(self.views[made.source_view].query).createOrReplaceTempView(made.source_view)
 
     def check_view(self, view: str, level: Any = ANY) -> None:
         made, held = self.views[view], self.db.read(view, level)
-        self._same(f"{view} {made}", _plain(self._own.sql(made.query).toArrow().to_pylist()), _plain(held.to_pylist()))
+        self._same(
+            f"{view} {made}",
+            _plain(self._oracle_session.sql(made.query).toArrow().to_pylist()),
+            _plain(held.to_pylist()),
+        )
         key = [c["column"] for c in self.db.sql(f"DESCRIBE {view}").to_pylist() if c["key"]]
         if made.option != LAZY or not key:
             return
@@ -234,7 +238,7 @@ def put(life: Life) -> None:
     table = life.rng.choice(list(TABLES))
     rows = [life.row(table) for _ in range(life.rng.choice((1, 2, 5, 30)))]
     found = {_key(table, row): row for row in rows}
-    life.say(f"put {len(found)} into {table}")
+    life.record(f"put {len(found)} into {table}")
     life.db.put(table, list(found.values()))
     life.rows[table] |= found
 
@@ -243,7 +247,7 @@ def delete(life: Life) -> None:
     table = life.rng.choice(list(TABLES))
     there = list(life.rows[table])
     gone = life.rng.sample(there, min(len(there), life.rng.choice((1, 3, 40))))
-    life.say(f"delete {gone} from {table}")
+    life.record(f"delete {gone} from {table}")
     life.db.delete(table, [_argument(key) for key in gone])
     for key in gone:
         del life.rows[table][key]
@@ -255,100 +259,104 @@ def update(life: Life) -> None:
         return
     key, row = life.rng.choice(list(life.rows[table])), life.row(table)
     column = life.rng.choice([name for name in row if name not in KEYS[table]])
-    life.say(f"update {table} {key} {column}")
+    life.record(f"update {table} {key} {column}")
     life.db.update(table, _argument(key), {column: row[column]})
     life.rows[table][key] = life.rows[table][key] | {column: row[column]}
 
 
 def create(life: Life) -> None:
-    name, option = life.named("v"), life.rng.choice(OPTIONS)
-    made = Made(life.drawn(life.rng.choice(QUERIES)), option)
+    name, option = life.new_name("v"), life.rng.choice(OPTIONS)
+    made = Made(life.fill_template(life.rng.choice(QUERIES)), option)
     options = f"WITH ({option})" if option else ""
-    if life.takes(f"create {name} {made}", life.db.sql, f"CREATE MATERIALIZED VIEW {name} {options} AS {made.query}"):
+    if life.try_statement(
+        f"create {name} {made}", life.db.sql, f"CREATE MATERIALIZED VIEW {name} {options} AS {made.query}"
+    ):
         life.views[name] = made
 
 
 def create_many(life: Life) -> None:
     template = life.rng.choice(QUERIES)
-    made = {life.named("v"): life.drawn(template) for _ in range(life.rng.choice((5, 35)))}
-    if life.takes(f"create {len(made)} views: {made}", life.db.create_views, made):
+    made = {life.new_name("v"): life.fill_template(template) for _ in range(life.rng.choice((5, 35)))}
+    if life.try_statement(f"create {len(made)} views: {made}", life.db.create_views, made):
         life.views |= {name: Made(query) for name, query in made.items()}
 
 
 def create_over(life: Life) -> None:
-    below = [name for name, made in life.views.items() if not made.over and made.option != APART]
+    below = [name for name, made in life.views.items() if not made.source_view and made.option != APART]
     if not below:
         return
-    over, name = life.rng.choice(below), life.named("v")
+    over, name = life.rng.choice(below), life.new_name("v")
     column = life.db.read(over).column_names[0]
     query = f"SELECT {column} AS z, count(*) AS n FROM {over} GROUP BY {column}"
-    if life.takes(f"create {name} {query}", life.db.sql, f"CREATE MATERIALIZED VIEW {name} AS {query}"):
-        life.views[name] = Made(query, over=over)
+    if life.try_statement(f"create {name} {query}", life.db.sql, f"CREATE MATERIALIZED VIEW {name} AS {query}"):
+        life.views[name] = Made(query, source_view=over)
 
 
 def replace(life: Life) -> None:
-    if name := life.some_view():
-        query = life.drawn(life.rng.choice(QUERIES))
-        if life.takes(f"replace {name} {query}", life.db.sql, f"CREATE OR REPLACE MATERIALIZED VIEW {name} AS {query}"):
+    if name := life.independent_view():
+        query = life.fill_template(life.rng.choice(QUERIES))
+        if life.try_statement(
+            f"replace {name} {query}", life.db.sql, f"CREATE OR REPLACE MATERIALIZED VIEW {name} AS {query}"
+        ):
             life.views[name] = Made(query)
 
 
 def drop(life: Life) -> None:
-    while len(life.views) > MANY and (name := life.some_view()):
-        life.say(f"drop {name}")
+    while len(life.views) > MANY and (name := life.independent_view()):
+        life.record(f"drop {name}")
         life.db.sql(f"DROP MATERIALIZED VIEW {name}")
         del life.views[name]
 
 
 def index(life: Life) -> None:
-    table, name = life.rng.choice(list(TABLES)), life.named("i")
+    table, name = life.rng.choice(list(TABLES)), life.new_name("i")
     column, other = life.rng.sample([c for c in TABLES[table] if c not in KEYS[table]], 2)
     more = life.rng.choice(("", f" INCLUDE ({other})")) + life.rng.choice(("", f" WITH ({SYNC})"))
     on = f"{table} ({column}){more}"
-    if life.takes(f"index {name} on {on}", life.db.sql, f"CREATE INDEX {name} ON {on}"):
+    if life.try_statement(f"index {name} on {on}", life.db.sql, f"CREATE INDEX {name} ON {on}"):
         life.indexes.append(name)
 
 
 def drop_index(life: Life) -> None:
     if life.indexes:
         name = life.rng.choice(life.indexes)
-        life.say(f"drop index {name}")
+        life.record(f"drop index {name}")
         life.db.sql(f"DROP INDEX {name}")
         life.indexes.remove(name)
 
 
 def refresh(life: Life) -> None:
-    life.say("refresh")
+    life.record("refresh")
     life.db.refresh("driver", suspend=False)
     if life.rng.random() < 0.3:
-        life.say("check")
+        life.record("check")
         life.check()
 
 
 def refresh_on_spark(life: Life) -> None:
     if len(life.views) < 3 * MANY:
-        life.say("refresh on Spark")
+        life.record("refresh on Spark")
         life.db.refresh("spark", suspend=False)
         life.check()
 
 
 def reopen(life: Life) -> None:
-    life.say("reopen")
+    life.record("reopen")
     life.reopen()
 
 
 def suspend(life: Life) -> None:
-    name = life.some_view()
-    if name and life.takes(f"suspend {name}", life.db.sql, f"ALTER MATERIALIZED VIEW {name} SUSPEND"):
+    name = life.independent_view()
+    if name and life.try_statement(f"suspend {name}", life.db.sql, f"ALTER MATERIALIZED VIEW {name} SUSPEND"):
         put(life)
         if life.rng.random() < 0.5:
             life.db.refresh("driver", suspend=False)
-        life.say(f"resume {name}")
+        life.record(f"resume {name}")
         life.db.sql(f"ALTER MATERIALIZED VIEW {name} RESUME")
 
 
 def audit(life: Life) -> None:
-    life.say("audit")
+    life.record("audit")
     found = life.db.audit()
     assert found.is_right, f"{found}"
 
@@ -358,7 +366,7 @@ def look(life: Life) -> None:
     shown = [name for name, made in life.views.items() if made.option != APART]
     if shown:
         name = life.rng.choice(shown)
-        life.say(f"look at {name}")
+        life.record(f"look at {name}")
         life.to_spark()
         level = ANY if life.views[name].option == SYNC else LATEST
         try:

@@ -33,7 +33,7 @@ class Coverage:
         self.pairs: Counter[tuple[str, int, str]] = Counter()
         self.conditions: Counter[tuple[str, str]] = Counter()
 
-    def least(self, rng: Random, outer: str, place: int, among: Sequence[str]) -> list[str]:
+    def least_used_first(self, rng: Random, outer: str, place: int, among: Sequence[str]) -> list[str]:
         """These shapes, the one that stood there least often first."""
         shuffled = rng.sample(list(among), len(among))
         return sorted(shuffled, key=lambda inner: self.pairs[outer, place, inner])
@@ -84,8 +84,8 @@ class Built:
 class Nesting:
     """Queries over tables and views of the three columns."""
 
-    def __init__(self, rng: Random, names: Sequence[str], coverage: Coverage, most_joins: int = 6) -> None:
-        self.rng, self.coverage, self.most_joins = rng, coverage, most_joins
+    def __init__(self, rng: Random, names: Sequence[str], coverage: Coverage, max_joins: int = 6) -> None:
+        self.rng, self.coverage, self.max_joins = rng, coverage, max_joins
         self.tables = list(names)
         self.views: list[tuple[str, int]] = []
 
@@ -96,14 +96,14 @@ class Nesting:
             assert not isinstance(root.query, str)
             if "tab_" in root.query.sql or "view_" in root.query.sql:  # a view needs a table
                 break
-        return self._made(name, root)
+        return self._add_view(name, root)
 
     def chain(self, name: str, joins: int) -> View:
         """A view of so many joins in one FROM: of tables by their key, or of anything while that gives few rows."""
         built = self._leaf("table")
         for _ in range(joins):
             among = HIDING if self.rng.random() < 0.12 else ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
-            hows = self.coverage.least(self.rng, built.shape, 0, among)
+            hows = self.coverage.least_used_first(self.rng, built.shape, 0, among)
             joined = None
             if self.rng.random() < 0.3:
                 joined = self._join(hows[0], [built, self.build(hows[0], 1, self.rng.choice((0, 0, 1)))], True)
@@ -111,7 +111,7 @@ class Nesting:
         assert isinstance(built.query, Select)
         if self.rng.random() < 0.7:
             built = replace(built, query=_showing_all(built.query))
-        return self._made(name, built)
+        return self._add_view(name, built)
 
     def using_chain(self, name: str, joins: int) -> View:
         """A view of so many joins USING one key."""
@@ -121,11 +121,13 @@ class Nesting:
         for number in range(joins):
             source = rng.choice(self.tables) if number < 2 else rng.choice(self._unique(key))
             relations.append(Relation(source, f"r{number + 2}", rng.choice(hows), using=key))
-        drawn = {column: text for text, column in items(rng, *self._some([r.alias for r in relations]))} | {key: key}
+        drawn = {column: text for text, column in items(rng, *self._sample_aliases([r.alias for r in relations]))} | {
+            key: key
+        }
         query = Select(tuple((drawn[column], column) for column in NAMES), tuple(relations))
-        return self._made(name, Built(query, "using", 60, joins))
+        return self._add_view(name, Built(query, "using", 60, joins))
 
-    def _made(self, name: str, built: Built) -> View:
+    def _add_view(self, name: str, built: Built) -> View:
         assert not isinstance(built.query, str)
         self.views.append((name, built.rows))
         return View(name, built.query, COLUMNS, rows=built.rows)
@@ -138,7 +140,7 @@ class Nesting:
         among = self.coverage.shapes if depth else [leaf for leaf in LEAVES if leaf != "view" or self.views]
         if outer and depth and self.rng.random() < 0.15:
             among = [leaf for leaf in LEAVES if leaf != "view" or self.views]
-        for shape in self.coverage.least(self.rng, outer, place, among):
+        for shape in self.coverage.least_used_first(self.rng, outer, place, among):
             built = self._leaf(shape) if shape in LEAVES else self._shape(shape, depth)
             if built is not None:
                 if outer:
@@ -160,7 +162,7 @@ class Nesting:
         parts = [self.build(shape, place, depth - 1) for place in range(inputs_of(shape))]
         joins = sum(p.joins for p in parts) + (len(parts) > 1)
         built: Built | None = None
-        if joins <= self.most_joins:
+        if joins <= self.max_joins:
             built = self._join(shape, parts) if shape in JOINS else self._nested(shape, parts)
         if built is None or built.rows > MOST_ROWS:
             self.coverage.pairs = before
@@ -187,23 +189,23 @@ class Nesting:
             if rows <= MOST_ROWS:
                 self.coverage.conditions[how, kind] += 1
                 on = () if how == "CROSS JOIN" else CONDITIONS[kind]
-                return self._joined(how, left, right, on, rows, flat)
+                return self._build_join(how, left, right, on, rows, flat)
         return None
 
     def _join_by_key(self, how: str, left: Built) -> Built:
         right = Built(self.rng.choice(self._unique("k0")), "table", 8)
         self.coverage.pairs[how, 1, "table"] += 1
         rows = left.rows + right.rows * (how in ("RIGHT JOIN", "FULL JOIN"))
-        return self._joined(how, left, right, BY_KEY, rows, True)
+        return self._build_join(how, left, right, BY_KEY, rows, True)
 
-    def _joined(self, how: str, left: Built, right: Built, on: Sequence[str], rows: int, flat: bool) -> Built:
+    def _build_join(self, how: str, left: Built, right: Built, on: Sequence[str], rows: int, flat: bool) -> Built:
         relations = self._relations(left, flat)
         visible = [r.alias for r in relations if r.how not in HIDING]
         alias = f"r{len(relations) + 1}"
         text = self.rng.choice(on).replace("$l", self.rng.choice(visible)).replace("$r", alias) if on else ""
         joined = Relation(right.query, alias, how, (text,) if text else ())
         shown = [*visible, alias] if how not in HIDING else visible
-        query = Select(items(self.rng, *self._some(shown)), (*relations, joined))
+        query = Select(items(self.rng, *self._sample_aliases(shown)), (*relations, joined))
         if left.shape in JOINS or left.shape in LEAVES:
             self.coverage.pairs[how, 0, left.shape] += flat
         return Built(query, how, rows, left.joins + right.joins + 1)
@@ -214,7 +216,7 @@ class Nesting:
             return left.query.relations
         return (Relation(left.query, "r1"),)
 
-    def _some(self, aliases: Sequence[str]) -> list[str]:
+    def _sample_aliases(self, aliases: Sequence[str]) -> list[str]:
         return self.rng.sample(list(aliases), min(len(aliases), self.rng.choice((1, 2, 3))))
 
 

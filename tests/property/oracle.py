@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.plan.catalyst.session import own_session
+from viewkeeper.plan.catalyst.session import create_own_session
 
 from .changes import State, to_arrow
 from .query import View
@@ -36,7 +36,7 @@ class SparkOracle:
     """A session with the tables of all batches, and with the views answered so far."""
 
     def __init__(self, spark: Any, tables: Sequence[Table], states: Sequence[State]) -> None:
-        self.spark = own_session(spark, SETTINGS)
+        self.spark = create_own_session(spark, SETTINGS)
         self.batches = len(states)
         self.names: list[str] = []
         for table in tables:

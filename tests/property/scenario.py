@@ -19,7 +19,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from tests.contract.conftest import databases
-from tests.naming import Called, Naming
+from tests.naming import Naming, RenamedDatabase
 
 from viewkeeper.errors import BadStatement, Unsupported
 
@@ -113,7 +113,7 @@ def run(
 
 
 def _run(
-    scenario: Scenario, opening: Callable[[], Any], lane: str, refused: Refused | None
+    scenario: Scenario, open_database: Callable[[], Any], lane: str, refused: Refused | None
 ) -> tuple[History, list[Problem]]:
     tables = {t.name: t for t in scenario.tables}
     problems: list[Problem] = []
@@ -138,8 +138,8 @@ def _run(
 
     naming = Naming(scenario.seed)  # the oracle goes on with the plain names
 
-    def opened() -> Called:
-        return Called(opening(), naming)
+    def opened() -> RenamedDatabase:
+        return RenamedDatabase(open_database(), naming)
 
     db = opened()
     try:

@@ -111,9 +111,9 @@ def items(rng: Random, *aliases: str) -> tuple[tuple[str, str], ...]:
     return tuple((rng.choice(_EXPRESSIONS[name]).replace("$", rng.choice(aliases)), name) for name in NAMES)
 
 
-def select(rng: Random, *aliases: str, **given: str) -> str:
+def select(rng: Random, *aliases: str, **fixed_columns: str) -> str:
     """SELECT and the three columns; those `given` as they are."""
-    drawn = {name: text for text, name in items(rng, *aliases)} | given
+    drawn = {name: text for text, name in items(rng, *aliases)} | fixed_columns
     return "SELECT " + ", ".join(f"{drawn[name]} AS {name}" for name in NAMES)
 
 

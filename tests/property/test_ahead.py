@@ -15,33 +15,35 @@ import pytest
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.operators.delta_join.plan import Check, Exit, PathStep, Stretch, referred
-from viewkeeper.operators.delta_join.semijoin import Ahead
-from viewkeeper.operators.delta_join.semijoin_bitmaps import Alive, _Door
-from viewkeeper.operators.delta_join.semijoin_graph import Modes, outlooks
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.cursor import Lying, Probe
-from viewkeeper.state.key_hash import hashes
+from viewkeeper.operators.delta_join.plan import Exit, JoinPath, PathFilter, PathStep, path_column
+from viewkeeper.operators.delta_join.semijoin import SemijoinReduction
+from viewkeeper.operators.delta_join.semijoin_bitmaps import ReachabilityBitmap, _ChildLookup
+from viewkeeper.operators.delta_join.semijoin_graph import SemijoinModes, build_semijoin_nodes
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.cursor import LookupCursor, Probe
+from viewkeeper.state.key_hash import hash_keys
 from viewkeeper.state.run import Run, arrange, merge
 
 COLUMNS = {"a": ("k", "x"), "b": ("x", "y"), "c": ("y", "v")}
 LARGE = Expr(
-    "GreaterThan", types.BOOLEAN, (referred(3, "v", types.BIGINT, True), Expr("literal", types.BIGINT, value=2))
+    "GreaterThan", types.BOOLEAN, (path_column(3, "v", types.BIGINT, True), Expr("literal", types.BIGINT, value=2))
 )
-C = PathStep(3, "c", True, ((2, "y"),), ("y",), 0b11, (Check((((LARGE,), 0b10),)),))
+C = PathStep(3, "c", True, ((2, "y"),), ("y",), 0b11, (PathFilter((((LARGE,), 0b10),)),))
 B = PathStep(2, "b", True, ((1, "x"),), ("x",), 0b11)
 A = PathStep(1, "a", True, ((0, "k"),), ("k",), 0b11)
 EXITS = (Exit(0, "", ()), Exit(1, "", ()))
-PATH = Stretch((), (), (), ((A, Stretch((), (), (), ((B, Stretch((), (), (), ((C, Stretch((), (), EXITS, ())),))),))),))
+PATH = JoinPath(
+    (), (), (), ((A, JoinPath((), (), (), ((B, JoinPath((), (), (), ((C, JoinPath((), (), EXITS, ())),))),))),)
+)
 
 Row = tuple[int | None, int | None]
 
 
-def run_of(duck: Duck, table: str, changes: list[tuple[Row, int]]) -> Run:
+def run_of(duck: PreparedStatements, table: str, changes: list[tuple[Row, int]]) -> Run:
     names = COLUMNS[table]
     columns = [pa.array([row[i] for row, _ in changes], pa.int64()) for i in range(2)]
     rows = pa.table([*columns, pa.array([w for _, w in changes], pa.int64())], names=[*names, "¤w"])
-    return arrange(rows.append_column("¤h", pa.array(hashes(duck, rows, names[:1]))))
+    return arrange(rows.append_column("¤h", pa.array(hash_keys(duck, rows, names[:1]))))
 
 
 def leads(runs: dict[str, list[Run]], table: str, row: Row, exit_: int, mode: str, is_first: bool = True) -> bool:
@@ -66,15 +68,17 @@ def expected(runs: dict[str, list[Run]], run: Run, table: str, mode: str) -> lis
 @pytest.mark.parametrize("mode", ["local", "global"])
 def test_what_leads_somewhere_is_alive(mode: str) -> None:
     rng = Random(mode)
-    modes = Modes(local=0b11 * (mode == "local"), whole=0b11 * (mode == "global"), asked=0b11)
+    modes = SemijoinModes(
+        local_exits=0b11 * (mode == "local"), global_exits=0b11 * (mode == "global"), forced_exits=0b11
+    )
     revived = stale = 0
-    with Duck(threads=1) as duck:
+    with PreparedStatements(threads=1) as duck:
 
-        def looked(runs: dict[str, list[Run]]) -> Iterator[tuple[str, Lying, list[Alive]]]:
-            lying = {table: Lying(found) for table, found in runs.items()}
-            ahead = Ahead(duck, outlooks(PATH), modes, "test", lambda name, _: lying[name])
+        def looked(runs: dict[str, list[Run]]) -> Iterator[tuple[str, LookupCursor, list[ReachabilityBitmap]]]:
+            lying = {table: LookupCursor(found) for table, found in runs.items()}
+            ahead = SemijoinReduction(duck, build_semijoin_nodes(PATH), modes, "test", lambda name, _: lying[name])
             for table, step in (("a", A), ("b", B), ("c", C)):
-                yield table, lying[table], [*(ahead.of(step) or ())]
+                yield table, lying[table], [*(ahead.bitmaps_of(step) or ())]
 
         for _ in range(12):
             there: dict[str, list[Row]] = {table: [] for table in COLUMNS}
@@ -85,7 +89,7 @@ def test_what_leads_somewhere_is_alive(mode: str) -> None:
                     change(rng, duck, table, there[table], runs[table], spread, 4 if batch else 30)
                 for table, lying, alive in looked(runs):
                     for run, found in zip(runs[table], alive, strict=bool(alive)):
-                        bits = [int(b) for b in found.bits(np.arange(run.num_rows))[0]]
+                        bits = [int(b) for b in found.exit_masks_of(np.arange(run.num_rows))[0]]
                         wanted = expected(runs, run, table, mode)
                         assert all(want & ~got == 0 for want, got in zip(wanted, bits, strict=True))
                         stale += bits != wanted
@@ -96,30 +100,32 @@ def test_what_leads_somewhere_is_alive(mode: str) -> None:
                     if alive:
                         assert_lookups_make_what_is_alive(duck, lying, COLUMNS[table][:1], alive, spread)
             for run in (run for found in runs.values() for run in found):
-                run.ahead.clear()
+                run.reachability_cache.clear()
             for table, _, alive in looked(runs):
                 for run, found in zip(runs[table], alive, strict=bool(alive)):
-                    bits = [int(b) for b in found.bits(np.arange(run.num_rows))[0]]
+                    bits = [int(b) for b in found.exit_masks_of(np.arange(run.num_rows))[0]]
                     assert bits == expected(runs, run, table, mode)
     assert revived
     assert stale, "No row died unnoticed: then nothing was tried that look-ahead need not see at once."
 
 
 def test_what_was_interrupted_is_worked_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = Modes(whole=0b11, asked=0b11)
-    with Duck(threads=1) as duck:
+    modes = SemijoinModes(global_exits=0b11, forced_exits=0b11)
+    with PreparedStatements(threads=1) as duck:
         runs = {"a": [run_of(duck, "a", [((1, 1), 1)])], "b": [run_of(duck, "b", [((1, 1), 1)])], "c": []}
         runs["c"].append(run_of(duck, "c", [((7, 7), 1)]))
 
         def bits() -> list[int]:
-            lying = {table: Lying(found) for table, found in runs.items()}
-            ahead = Ahead(duck, outlooks(PATH), modes, "test", lambda name, _: lying[name])
-            return [int(b) for alive in ahead.of(A) or () for b in alive.bits(np.zeros(1, np.int64))[0]]
+            lying = {table: LookupCursor(found) for table, found in runs.items()}
+            ahead = SemijoinReduction(duck, build_semijoin_nodes(PATH), modes, "test", lambda name, _: lying[name])
+            return [
+                int(b) for alive in ahead.bitmaps_of(A) or () for b in alive.exit_masks_of(np.zeros(1, np.int64))[0]
+            ]
 
         assert bits() == [0]
         runs["c"].append(run_of(duck, "c", [((1, 1), 1)]))
         with monkeypatch.context() as patched:
-            patched.setattr(_Door, "opened", _interrupted)
+            patched.setattr(_ChildLookup, "apply_keys", _interrupted)
             with pytest.raises(KeyboardInterrupt):
                 bits()
         assert bits() == [0b01]
@@ -129,7 +135,9 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def change(rng: Random, duck: Duck, table: str, there: list[Row], runs: list[Run], spread: int, most: int) -> None:
+def change(
+    rng: Random, duck: PreparedStatements, table: str, there: list[Row], runs: list[Run], spread: int, most: int
+) -> None:
     """Rows that come and go, as one more run; sometimes the last runs are merged."""
     gone = rng.sample(there, min(len(there), rng.randrange(4)))
     for row in gone:
@@ -146,12 +154,12 @@ def change(rng: Random, duck: Duck, table: str, there: list[Row], runs: list[Run
 
 
 def assert_lookups_make_what_is_alive(
-    duck: Duck, lying: Lying, key: tuple[str, ...], alive: list[Alive], spread: int
+    duck: PreparedStatements, lying: LookupCursor, key: tuple[str, ...], alive: list[ReachabilityBitmap], spread: int
 ) -> None:
     probe = Probe(duck, [pa.array([*range(spread)], pa.int64())])
     bits = np.concatenate(
-        [found.bits(np.arange(run.num_rows))[0] for run, found in zip(lying.runs, alive, strict=True)]
+        [found.exit_masks_of(np.arange(run.num_rows))[0] for run, found in zip(lying.runs, alive, strict=True)]
     )
     _, everything, _ = lying.matches(probe, key)
-    made = [place for _, places, _ in lying.matched(probe, key, 7, alive) for place in places]
+    made = [place for _, places, _ in lying.iter_matches(probe, key, 7, alive) for place in places]
     assert sorted(made) == sorted(place for place in everything if bits[place])

@@ -22,9 +22,9 @@ from viewkeeper.database import Database
 from viewkeeper.maintain.definitions import alter_table, planning
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.operators.family.axes import Axis, Bits, Range, ranged
+from viewkeeper.operators.family.axes import Axis, BitmapAxis, RangeAxis, build_range_axis
 from viewkeeper.operators.family.recompose import recompose
-from viewkeeper.operators.family.value_codes import coded, numbered
+from viewkeeper.operators.family.value_codes import encode_values, number_tuples
 from viewkeeper.plan import catalyst
 from viewkeeper.plan.families import lift
 from viewkeeper.plan.logical.nodes import (
@@ -32,13 +32,13 @@ from viewkeeper.plan.logical.nodes import (
     Call,
     Expr,
     Filter,
-    Members,
+    MemberJoin,
+    MemberSeeds,
     Named,
     Node,
     Project,
     Query,
     Scan,
-    Seeded,
 )
 
 NAN = float("nan")
@@ -69,7 +69,7 @@ def test_codes_have_the_order_of_the_values(kind: pa.DataType) -> None:
     """The lists above ascend, as Spark compares: strings by bytes, NaN last."""
     values = list(VALUES[kind])
     mine, theirs = pa.chunked_array([pa.array([*values, None], kind)]), pa.array(values[::-1], kind)
-    (one, there), (other, _) = coded([mine, theirs])
+    (one, there), (other, _) = encode_values([mine, theirs])
     assert there.tolist() == [True] * len(values) + [False]
     for a, b in combinations_with_replacement(range(len(values)), 2):
         assert (one[a] < one[b]) == (a < b)
@@ -78,12 +78,12 @@ def test_codes_have_the_order_of_the_values(kind: pa.DataType) -> None:
 
 def test_zeros_are_one_value_and_so_are_nans() -> None:
     odd = np.array([0x7FF8000000000001, 0x7FF8000000000000], np.uint64).view(np.float64)
-    (codes, _), (more, _) = coded([pa.array([0.0, -0.0, NAN]), pa.array(odd)])
+    (codes, _), (more, _) = encode_values([pa.array([0.0, -0.0, NAN]), pa.array(odd)])
     assert codes[0] == codes[1] < codes[2] == more[0] == more[1]
 
 
 def test_tuples_are_numbered_with_nulls_as_values() -> None:
-    number, first = numbered([pa.array([1, None, 1, None, 2]), pa.array(["a", "a", "a", None, "a"])])
+    number, first = number_tuples([pa.array([1, None, 1, None, 2]), pa.array(["a", "a", "a", None, "a"])])
     assert len(set(number.tolist())) == 4
     assert number[0] == number[2]
     assert [number[i] for i in first] == list(range(4))
@@ -105,22 +105,22 @@ def test_every_way_to_recompose_gives_the_sums_over_all_pairs(seed: int) -> None
             bound, none = rng.integers(-1, 9, members), rng.random(members) < 0.1
             conditions.append((operator, pa.array(bound, mask=none)))
             wanted &= OPERATORS[operator](x[:, None], bound[None, :]) & ~null[:, None] & ~none[None, :]
-        axes.append(ranged(pa.array(x, mask=null), conditions))
+        axes.append(build_range_axis(pa.array(x, mask=null), conditions))
     if rng.random() < 0.3:
         x, table, kind = rng.integers(0, 4, rows), rng.random((4, 3)) < 0.5, rng.integers(0, 3, members)
         wanted &= table[x][:, kind]
-        axes.append(Bits(np.where(table.any(axis=1)[x], x, -1), table, kind))
-    kept = np.logical_and.reduce([axis.bucket >= 0 for axis in axes])
+        axes.append(BitmapAxis(np.where(table.any(axis=1)[x], x, -1), table, kind))
+    kept = np.logical_and.reduce([axis.row_buckets >= 0 for axis in axes])
     assert not wanted[~kept].any()  # a row that goes is nobody's
     places = np.flatnonzero(kept)
     expected = [np.zeros((groups, members), np.int64) for _ in sums]
     pairs = (np.repeat(group, members), np.tile(np.arange(members), rows))
     for total, values in zip(expected, sums, strict=True):
         np.add.at(total, pairs, np.where(wanted, values[:, None], 0).ravel())
-    ranges = all(isinstance(axis, Range) for axis in axes)
+    ranges = all(isinstance(axis, RangeAxis) for axis in axes)
     for way in ("", "product", "pairs", *(["grid"] if ranges else [])):
         got = [np.zeros((groups, members), np.int64) for _ in sums]
-        chosen = [axis.rows(places) for axis in axes]
+        chosen = [axis.select_rows(places) for axis in axes]
         for member, where, found in recompose(group[places], groups, chosen, [s[places] for s in sums], way):
             for total, values in zip(got, found, strict=True):
                 np.add.at(total, (where, member), values)
@@ -148,7 +148,7 @@ MEMBERS = {
     "z": ("timestamp", [datetime.datetime(2024, 1, 1), datetime.datetime(2025, 1, 1)]),
 }
 COMPARED = {"x": "i", "y": "d", "s": "t", "u": "z"}
-COLUMNS = {name: Column(f"c{i}", types.of(kind)) for i, (name, (kind, _)) in enumerate(ROWS.items())}
+COLUMNS = {name: Column(f"c{i}", types.parse_type(kind)) for i, (name, (kind, _)) in enumerate(ROWS.items())}
 
 
 def column(name: str) -> Expr:
@@ -156,7 +156,7 @@ def column(name: str) -> Expr:
 
 
 def parameter(name: str) -> Expr:
-    return Expr("parameter", types.of(MEMBERS[name][0]), value=name, nullable=False)
+    return Expr("parameter", types.parse_type(MEMBERS[name][0]), value=name, nullable=False)
 
 
 def condition(rng: Random) -> Expr:
@@ -186,21 +186,21 @@ def template(rng: Random) -> Query:
     if rng.random() < 0.1:
         keys.append(Named("c101", Expr("Concat", types.STRING, (column("k"), parameter("t")))))
     made = [
-        Call("c110", "Count", (Expr("literal", types.INT, value=1, nullable=False),), types.of("bigint")),
-        Call("c111", "Sum", (column("v"),), types.of("decimal(22,2)")),
-        Call("c112", "Average", (column("x"),), types.of("double")),
-        Call("c113", "Sum", (column("w"),), types.of("double")),
-        Call("c114", "VarianceSamp", (column("w"),), types.of("double")),
-        Call("c115", "Count", (column("s"),), types.of("bigint")),
-        Call("c116", "Average", (column("l"),), types.of("double")),
+        Call("c110", "Count", (Expr("literal", types.INT, value=1, nullable=False),), types.parse_type("bigint")),
+        Call("c111", "Sum", (column("v"),), types.parse_type("decimal(22,2)")),
+        Call("c112", "Average", (column("x"),), types.parse_type("double")),
+        Call("c113", "Sum", (column("w"),), types.parse_type("double")),
+        Call("c114", "VarianceSamp", (column("w"),), types.parse_type("double")),
+        Call("c115", "Count", (column("s"),), types.parse_type("bigint")),
+        Call("c116", "Average", (column("l"),), types.parse_type("double")),
         Call(
             "c117",
             "Sum",
             (column("v"),),
-            types.of("decimal(22,2)"),
+            types.parse_type("decimal(22,2)"),
             filter=Expr("IsNotNull", types.BOOLEAN, (column("k"),)),
         ),
-        Call("c118", "Max", (column("x"),), types.of("int")),
+        Call("c118", "Max", (column("x"),), types.parse_type("int")),
     ]
     calls = rng.sample(made if rng.random() < 0.2 else made[:-1], rng.randint(1, 4))
     root: Node = Aggregate(child, tuple(keys), tuple(calls))
@@ -211,11 +211,11 @@ def template(rng: Random) -> Query:
 
 def by_rows(node: Node) -> Node:
     """The same plan with something between the members and what is made of them: then there are no cells."""
-    if isinstance(node, Members):
+    if isinstance(node, MemberJoin):
         first = node.parameters.columns[0]
         mine = Expr("column", first.type, value=first.name, nullable=False)
         return Filter(node, Expr("IsNotNull", types.BOOLEAN, (mine,), nullable=False))
-    if isinstance(node, (Aggregate, Project, Filter, Seeded)):
+    if isinstance(node, (Aggregate, Project, Filter, MemberSeeds)):
         return replace(node, child=by_rows(node.child))
     return node
 

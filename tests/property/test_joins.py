@@ -44,10 +44,10 @@ def test_joins_equal_recompute(number: int, spark: Any, monkeypatch: pytest.Monk
     """Every third scenario runs on Spark, half of those as if tasks were elsewhere; some are in RocksDB and HBase."""
     lane = "spark" if number % 3 == 1 else "driver"
     if lane == "spark":
-        monkeypatch.setattr(placement, "ROWS_A_TASK", 1 if number % 2 else 1_000_000)
-        monkeypatch.setattr(sessions, "all_near", lambda *_: number % 4 == 0)
+        monkeypatch.setattr(placement, "ROWS_PER_TASK", 1 if number % 2 else 1_000_000)
+        monkeypatch.setattr(sessions, "is_single_machine", lambda *_: number % 4 == 0)
         monkeypatch.setattr(dataflow, "BROADCAST_BYTES", 0 if number % 4 == 1 else dataflow.BROADCAST_BYTES)
-        monkeypatch.setattr(pipelined_commit, "ROWS", 1)
+        monkeypatch.setattr(pipelined_commit, "MIN_REPORTED_ROWS", 1)
     store = {2: "rocksdb", 3: "hbase"}.get(number % 6, "lmdb")
     scenario, refused = SERIES.scenario(number), Refused()
     assert_views_equal_recompute(scenario, spark, lane, store, refused)

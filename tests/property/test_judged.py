@@ -10,10 +10,10 @@ import pytest
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.operators.delta_join import plan
-from viewkeeper.operators.delta_join.plan import Check, judged, referred, words_of
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.operators.delta_join.plan import PathFilter, evaluate_exit_masks, mask_word_indexes, path_column
+from viewkeeper.resources.prepared_statements import PreparedStatements
 
-X = referred(2, "x", types.BIGINT, True)
+X = path_column(2, "x", types.BIGINT, True)
 
 
 def above(bound: int) -> Expr:
@@ -36,11 +36,11 @@ def meets(condition: Expr, value: int | None) -> bool:
 def test_bits_are_those_of_each_conjunction_alone(
     monkeypatch: pytest.MonkeyPatch, at_once: int, statements: bool
 ) -> None:
-    monkeypatch.setattr(plan, "_JUDGED", at_once)
+    monkeypatch.setattr(plan, "_ROWS_PER_EVALUATION", at_once)
     if statements:
-        monkeypatch.setattr(plan, "comparison", lambda condition: None)
+        monkeypatch.setattr(plan, "compile_predicate", lambda condition: None)
     rng = Random(at_once)
-    with Duck(threads=1) as duck:
+    with PreparedStatements(threads=1) as duck:
         for _ in range(15):
             values = [rng.choice([None, *range(10)]) for _ in range(rng.randrange(12))]
             tests: dict[tuple[Expr, ...], int] = {}
@@ -56,9 +56,9 @@ def test_bits_are_those_of_each_conjunction_alone(
                     tests[tuple(atoms)] = tests.get(tuple(atoms), 0) | 1 << number
             if not tests:
                 continue
-            check = Check(tuple(tests.items()))
-            found = judged(duck, check, pa.table({"2.x": pa.array(values, pa.int64())}))
-            assert sorted(found) == words_of(check.exits)
+            check = PathFilter(tuple(tests.items()))
+            found = evaluate_exit_masks(duck, check, pa.table({"2.x": pa.array(values, pa.int64())}))
+            assert sorted(found) == mask_word_indexes(check.exit_mask)
             for place, value in enumerate(values):
                 expected = sum(
                     exits

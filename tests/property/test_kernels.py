@@ -24,12 +24,12 @@ from viewkeeper.operators.aggregation import extremes
 from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure
 from viewkeeper.operators.kinds import Recompute, aggregate, recompute
 from viewkeeper.operators.kinds import lookup as kinds_lookup
-from viewkeeper.operators.kinds.lookup import lookup
-from viewkeeper.operators.segment import ORDERED, Segment
+from viewkeeper.operators.kinds.lookup import lookup_rows
+from viewkeeper.operators.segment import ORDERED_TYPE_FAMILIES, Segment
 from viewkeeper.plan.logical.nodes import Expr, Named, column
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.compaction import in_ranges
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.compaction import run_by_hash_ranges
 from viewkeeper.state.consolidate import consolidate
 from viewkeeper.state.run import Arrangement, arrange, merge
 
@@ -68,7 +68,7 @@ NAMES = list(COLUMNS)
 def _measures() -> list[Measure]:
     made = [("Count", None, None, types.BIGINT, False)]
     for name in NAMES[2:]:
-        kind = types.of(COLUMNS[name][0])
+        kind = types.parse_type(COLUMNS[name][0])
         made.append(("Count", name, kind, types.BIGINT, False))
         made.append(("Count", name, kind, types.BIGINT, True))
         made += [(f, name, kind, kind, False) for f in ("Min", "Max")]
@@ -90,12 +90,12 @@ def _measures() -> list[Measure]:
 
 
 MEASURES = _measures()
-KEYS = {name: Column(name, types.of(COLUMNS[name][0])) for name in ("k1", "k2")}
+KEYS = {name: Column(name, types.parse_type(COLUMNS[name][0])) for name in ("k1", "k2")}
 
 
 @pytest.fixture(scope="module")
-def duck() -> Iterator[Duck]:
-    with Duck(threads=1) as duck:
+def duck() -> Iterator[PreparedStatements]:
+    with PreparedStatements(threads=1) as duck:
         yield duck
 
 
@@ -105,7 +105,7 @@ def _row(rng: Random) -> Row:
 
 def _delta(changes: Sequence[tuple[Row, int]]) -> pa.Table:
     arrays = [
-        pa.array([row[i] for row, _ in changes], types.arrow(types.of(kind)))
+        pa.array([row[i] for row, _ in changes], types.arrow(types.parse_type(kind)))
         for i, (kind, _) in enumerate(COLUMNS.values())
     ]
     weights = pa.array([n for _, n in changes], pa.int64())
@@ -145,14 +145,14 @@ def _known(row: Row) -> Row:
     return tuple(reference.same(v) for v in row)
 
 
-def _merged(duck: Duck, spec: AggregateSpec, states: list[Arrangement], rng: Random) -> list[Arrangement]:
+def _merged(duck: PreparedStatements, spec: AggregateSpec, states: list[Arrangement], rng: Random) -> list[Arrangement]:
     """Any adjacent runs may be merged at any time."""
     result = []
     for port, state in enumerate(states):
         if len(state.runs) > 1 and rng.random() < 0.4:
             low = rng.randrange(len(state.runs) - 1)
             high = rng.randrange(low + 2, len(state.runs) + 1)
-            run = aggregate.additive_merge(duck, spec, port, state.runs[low:high])
+            run = aggregate.merge_state_runs(duck, spec, port, state.runs[low:high])
             state = Arrangement((*state.runs[:low], run, *state.runs[high:]))
         result.append(state)
     return result
@@ -167,11 +167,11 @@ def _merged(duck: Duck, spec: AggregateSpec, states: list[Arrangement], rng: Ran
 @example(seed=1, keys=("k1",), measures=MEASURES, window=1)
 @example(seed=2, keys=(), measures=MEASURES, window=2)
 def test_aggregates_equal_the_reference_after_every_batch(
-    duck: Duck, seed: int, keys: tuple[str, ...], measures: list[Measure], window: int
+    duck: PreparedStatements, seed: int, keys: tuple[str, ...], measures: list[Measure], window: int
 ) -> None:
     rng = Random(seed)
     spec = AggregateSpec(tuple(KEYS[k] for k in keys), tuple(measures))
-    states = [Arrangement() for _ in range(aggregate.ports(spec))]
+    states = [Arrangement() for _ in range(aggregate.count_ports(spec))]
     live: list[Row] = []
     view: Rows = Counter()
     seen: Rows = Counter()
@@ -183,7 +183,7 @@ def test_aggregates_equal_the_reference_after_every_batch(
             changes = _batch(rng, live)
             cut = rng.randrange(len(changes) + 1)
             tasks = [changes[:cut], changes[cut:]]
-            prepared = [aggregate.prepare(duck, spec, _delta(part)) for part in tasks if part or not batch]
+            prepared = [aggregate.prepare_deltas(duck, spec, _delta(part)) for part in tasks if part or not batch]
             if not prepared:
                 continue
             deltas = [pa.concat_tables(port) for port in zip(*prepared, strict=True)]
@@ -192,24 +192,24 @@ def test_aggregates_equal_the_reference_after_every_batch(
                 wanted = reference.aggregate(spec, NAMES, Counter(_known(r) for r in live))
             except OverflowError:
                 with pytest.raises(EvaluationError, match="ARITHMETIC_OVERFLOW"):
-                    aggregate.step(duck, spec, states, arrived)
+                    aggregate.run_aggregate_step(duck, spec, states, arrived)
                 live = before
                 continue
-            out, added = aggregate.step(duck, spec, states, arrived)
-            states = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
+            out, added = aggregate.run_aggregate_step(duck, spec, states, arrived)
+            states = [s.with_runs(arrange(d)) for s, d in zip(states, added, strict=True)]
             if not before and not live and spec.keys:
                 assert out.num_rows == 0
             view.update(reference.rows_of(out))
             view = Counter({row: n for row, n in view.items() if n})
             assert view == wanted
             states = _merged(duck, spec, states, rng)
-            assert reference.rows_of(aggregate.full(duck, spec, states)) == wanted
+            assert reference.rows_of(aggregate.full_output(duck, spec, states)) == wanted
             seen = wanted
     assert seen is not None
 
 
 @given(seed=st.integers(0, 2**32))
-def test_consolidation_equals_a_counter(duck: Duck, seed: int) -> None:
+def test_consolidation_equals_a_counter(duck: PreparedStatements, seed: int) -> None:
     rng = Random(seed)
     live: list[Row] = []
     changes = [change for _ in range(3) for change in _batch(rng, live)]
@@ -240,18 +240,18 @@ def _whole(pieces: Iterable[pa.Table], probe: pa.Table) -> pa.Table:
 
 
 @given(seed=st.integers(0, 2**32), how=st.sampled_from(["bisected", "guessed", "directory"]))
-def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, how: str) -> None:
+def test_lookups_and_merges_equal_a_nested_loop(duck: PreparedStatements, seed: int, how: str) -> None:
     rng = Random(seed)
     hashes = [0, 1, 2**63, 2**63 + 1, 2**64 - 1, 2**53 + 1, *(rng.getrandbits(64) for _ in range(5))]
     with pytest.MonkeyPatch.context() as patch:
         if how != "bisected":
-            patch.setattr("viewkeeper.state.hash_index._GUESSED_ROWS", 1)
-            patch.setattr("viewkeeper.state.hash_index._GUESSED_PROBES", 1)
-            patch.setattr("viewkeeper.state.hash_index._ASKED", 10**9 if how == "directory" else 0)
-            patch.setattr("viewkeeper.state.hash_index._NARROW", rng.choice([1, 2, 64]))
+            patch.setattr("viewkeeper.state.hash_index._MIN_INTERPOLATED_ROWS", 1)
+            patch.setattr("viewkeeper.state.hash_index._MIN_INTERPOLATED_PROBES", 1)
+            patch.setattr("viewkeeper.state.hash_index._ROWS_PER_PROBE", 10**9 if how == "directory" else 0)
+            patch.setattr("viewkeeper.state.hash_index._NARROW_WINDOW", rng.choice([1, 2, 64]))
             patch.setattr("viewkeeper.state.hash_index._BUCKET_ROWS", rng.choice([1, 3]))
         tables = [consolidate(duck, _hashed(rng, rng.choice([0, 1, 5, 40]), hashes)) for _ in range(4)]
-        arrangement = Arrangement().plus(*(arrange(t) for t in tables))
+        arrangement = Arrangement().with_runs(*(arrange(t) for t in tables))
         everything = [row for t in tables for row in t.to_pylist()]
         probe = _hashed(rng, 12, hashes).rename_columns(["pk", "ps", "¤w", "¤h"])
         wanted: Rows = Counter()
@@ -262,7 +262,8 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, how: str)
         wanted = Counter({k: n for k, n in wanted.items() if n})
         if arrangement.runs:
             assert (
-                reference.rows_of(_whole(lookup(probe, arrangement, ["s"], rng.choice([1, 3, 1000])), probe)) == wanted
+                reference.rows_of(_whole(lookup_rows(probe, arrangement, ["s"], rng.choice([1, 3, 1000])), probe))
+                == wanted
             )
             asked = np.unique(probe["¤h"].to_numpy())
             sliced = arrangement.slice(asked)
@@ -270,17 +271,19 @@ def test_lookups_and_merges_equal_a_nested_loop(duck: Duck, seed: int, how: str)
                 r["¤h"] for r in everything if r["¤h"] in set(asked.tolist())
             )
             run = merge(duck, arrangement.runs)
-            assert reference.rows_of(run.weighted) == reference.rows_of(arrangement.rows())
-            patch.setattr(Memory, "piece", rng.choice([4, 64, 1 << 20]))
-            divided = in_ranges(arrangement.runs, Memory(1 << 28), partial(merge, duck))
-            assert reference.rows_of(divided.weighted) == reference.rows_of(run.weighted)
+            assert reference.rows_of(run.weighted_rows) == reference.rows_of(arrangement.rows())
+            patch.setattr(MemoryBudget, "piece_bytes", rng.choice([4, 64, 1 << 20]))
+            divided = run_by_hash_ranges(arrangement.runs, MemoryBudget(1 << 28), partial(merge, duck))
+            assert reference.rows_of(divided.weighted_rows) == reference.rows_of(run.weighted_rows)
             assert divided.hashes.tolist() == run.hashes.tolist()
-            assert reference.rows_of(_whole(lookup(probe, Arrangement((run,)), ["s"], 1000), probe)) == wanted
+            assert reference.rows_of(_whole(lookup_rows(probe, Arrangement((run,)), ["s"], 1000), probe)) == wanted
             assert run.rows["¤h"].to_pylist() == sorted(run.rows["¤h"].to_pylist())
 
 
 def _segment(columns: dict[str, str], key: tuple[str, ...]) -> tuple[Segment, ...]:
-    return (Segment("source", (), tuple(Named(c, column(c, types.of(kind))) for c, kind in columns.items()), key),)
+    return (
+        Segment("source", (), tuple(Named(c, column(c, types.parse_type(kind))) for c, kind in columns.items()), key),
+    )
 
 
 TOP = Recompute(
@@ -289,12 +292,12 @@ TOP = Recompute(
     "SELECT k, s, ¤h FROM input0 QUALIFY row_number() OVER (PARTITION BY k ORDER BY s NULLS FIRST) <= 2",
     (Column("k", types.BIGINT), Column("s", types.STRING)),
     "the two first of each k",
-    clip=2,
+    max_copies=2,
 )
 
 
 @given(seed=st.integers(0, 2**32), hashes=st.sampled_from([3, 1]))
-def test_recompute_equals_sql_over_all_rows(duck: Duck, seed: int, hashes: int) -> None:
+def test_recompute_equals_sql_over_all_rows(duck: PreparedStatements, seed: int, hashes: int) -> None:
     """With one hash for all keys, every key collides with every other, and nothing changes but the time."""
     rng = Random(seed)
     states = [Arrangement(), Arrangement()]
@@ -316,8 +319,8 @@ def test_recompute_equals_sql_over_all_rows(duck: Duck, seed: int, hashes: int) 
                 "¤h": pa.array([(row[0] or 0) % hashes for row, _ in changes], pa.uint64()),
             }
         )
-        out, added = recompute.step(duck, TOP, states, [delta])
-        states = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
+        out, added = recompute.run_recompute_step(duck, TOP, states, [delta])
+        states = [s.with_runs(arrange(d)) for s, d in zip(states, added, strict=True)]
         if rng.random() < 0.3:
             states = [Arrangement((merge(duck, s.runs),)) if s.runs else s for s in states]
         view.update(reference.rows_of(out))
@@ -330,9 +333,9 @@ def test_recompute_equals_sql_over_all_rows(duck: Duck, seed: int, hashes: int) 
         assert reference.rows_of(TOP.full(duck, states)) == wanted
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if types.of(COLUMNS[n][0]).family in ORDERED])
+@pytest.mark.parametrize("name", [n for n in NAMES if types.parse_type(COLUMNS[n][0]).family in ORDERED_TYPE_FAMILIES])
 @pytest.mark.parametrize("op", ["<", "<=", ">", ">="])
-def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Duck) -> None:
+def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: PreparedStatements) -> None:
     """The rows between old and new threshold change a comparison's result exactly as all rows do."""
     kind, values = COLUMNS[name]
     rng = Random(f"{name}{op}")
@@ -356,12 +359,12 @@ def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Duck) ->
         assert duck.run(net.format("found", op), found=found).equals(expected), (rows, moves)
 
 
-def _placed(duck: Duck, name: str, kind: str, rows: Sequence[tuple[int, Any, int]]) -> pa.Table:
+def _placed(duck: PreparedStatements, name: str, kind: str, rows: Sequence[tuple[int, Any, int]]) -> pa.Table:
     ids, values, weights = zip(*rows, strict=True)
     table = pa.table(
-        {"id": ids, name: pa.array(values, types.arrow(types.of(kind))), "¤w": pa.array(weights, pa.int64())}
+        {"id": ids, name: pa.array(values, types.arrow(types.parse_type(kind))), "¤w": pa.array(weights, pa.int64())}
     )
-    exprs = (Named("id", column("id", types.BIGINT)), Named(name, column(name, types.of(kind))))
-    present = Expr("IsNotNull", types.BOOLEAN, (column(name, types.of(kind)),), nullable=False)
+    exprs = (Named("id", column("id", types.BIGINT)), Named(name, column(name, types.parse_type(kind))))
+    present = Expr("IsNotNull", types.BOOLEAN, (column(name, types.parse_type(kind)),), nullable=False)
     segment = Segment("x", (present,) if name == "v" else (), exprs, (name,), ordered=True)
     return duck.run(segment.sql, input=table)

@@ -26,11 +26,11 @@ def test_both_lanes_give_the_same_views(seed: int, spark: Any, monkeypatch: pyte
     Every other seed is run as if the tasks were elsewhere, half of those with no side small enough to broadcast. Every
     fourth is not divided.
     """
-    monkeypatch.setattr(placement, "ROWS_A_TASK", 1 if seed % 4 and seed % 8 != 7 else 1_000_000)
-    monkeypatch.setattr(sessions, "all_near", lambda *_: seed % 2 == 0)
+    monkeypatch.setattr(placement, "ROWS_PER_TASK", 1 if seed % 4 and seed % 8 != 7 else 1_000_000)
+    monkeypatch.setattr(sessions, "is_single_machine", lambda *_: seed % 2 == 0)
     monkeypatch.setattr(dataflow, "BROADCAST_BYTES", 0 if seed % 4 == 1 else dataflow.BROADCAST_BYTES)
-    monkeypatch.setattr(placement, "FEW_ROWS", 0 if seed % 4 == 1 else 5)
-    monkeypatch.setattr(pipelined_commit, "ROWS", 1)
+    monkeypatch.setattr(placement, "MAX_DRIVER_ROWS", 0 if seed % 4 == 1 else 5)
+    monkeypatch.setattr(pipelined_commit, "MIN_REPORTED_ROWS", 1)
     scenario = generate(seed, views=6, batches=3)
     in_driver, refused = run(scenario, spark, "driver")
     on_spark, failed = run(scenario, spark, "spark")

@@ -32,7 +32,7 @@ def test_a_random_life_keeps_every_view_right(
         try:
             life.live(steps)
         except BaseException as error:
-            told = "\n  ".join(life.told[-40:])
-            error.add_note(f"seed {seed} on {store}, after {len(life.told)} steps, of which the last were\n  {told}")
+            told = "\n  ".join(life.history[-40:])
+            error.add_note(f"seed {seed} on {store}, after {len(life.history)} steps, of which the last were\n  {told}")
             raise
         record_property("refused", dict(life.refused))

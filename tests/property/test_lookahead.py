@@ -29,7 +29,7 @@ def test_views_do_not_depend_on_look_ahead(
     rng = Random(seed)
     lane = "spark" if seed % 2 == 0 else "driver"
     if lane == "driver":  # so few views need several words too; tasks are other processes
-        monkeypatch.setattr(plan, "BITS", 3)
+        monkeypatch.setattr(plan, "WORD_BITS", 3)
     queries = {f"v{i}": random_query(rng) for i in range(6)}
     with ExitStack() as stack:
         url = f"lmdb:{tmp_path}"

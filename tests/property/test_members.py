@@ -100,7 +100,7 @@ def test_views_are_what_their_queries_say_however_they_are_kept(script: list[tup
             assert found(db, one) == sorted(expected(table, template, bound), key=repr), (one, template, bound)
         catalog = db._store.catalog()
         for family, kept in catalog.members.items():
-            parameters = catalog.tables_by_id[catalog.views_by_id[family].parameters]
-            assert db._store.count(parameters) == len({m.table.prefix for m in kept})
+            parameters = catalog.tables_by_id[catalog.views_by_id[family].parameter_table_id]
+            assert db._store.count(parameters) == len({m.table.key_prefix for m in kept})
         assert {t["name"] for t in db.sql("SHOW VIEWS").to_pylist()} == set(views)
         db.close()

@@ -18,16 +18,16 @@ from viewkeeper import expressions
 from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.exists_other_value import others
-from viewkeeper.operators.exists_other_value_step import other_values, step_of_others
+from viewkeeper.operators.exists_other_value import match_other_value_query
+from viewkeeper.operators.exists_other_value_step import find_other_value_query, run_other_value_step
 from viewkeeper.operators.kinds import Recompute, recompute
-from viewkeeper.operators.operator import slots
+from viewkeeper.operators.operator import slot_names
 from viewkeeper.operators.segment import Segment
-from viewkeeper.operators.segment_execution import passed
-from viewkeeper.operators.table_slices import Tables
+from viewkeeper.operators.segment_execution import run_segment
+from viewkeeper.operators.table_slices import TableSlices
 from viewkeeper.plan.logical.nodes import Expr, Named, column
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.key_hash import hashes
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.key_hash import hash_keys
 from viewkeeper.state.run import Arrangement, Run, arrange, merge
 
 from . import reference
@@ -38,8 +38,8 @@ NAMES = TABLE.names
 
 
 @pytest.fixture(scope="module")
-def duck() -> Iterator[Duck]:
-    with Duck(expressions.setup, threads=1) as duck:
+def duck() -> Iterator[PreparedStatements]:
+    with PreparedStatements(expressions.register_functions, threads=1) as duck:
         yield duck
 
 
@@ -60,7 +60,7 @@ def operator(is_semi: bool, shared: tuple[str | None, str | None], late: tuple[b
 class Site:
     """Arrangements of two tables and of an operator, as batches find them."""
 
-    def __init__(self, duck: Duck, piece: int = 1 << 20) -> None:
+    def __init__(self, duck: PreparedStatements, piece: int = 1 << 20) -> None:
         self.duck, self.skipped = duck, dict[str, int]()
         self.memory: Any = SimpleNamespace(piece=piece, grown=1 << 30, aside=lambda rows: rows)
         self.published: dict[str, Arrangement] = {}
@@ -70,13 +70,13 @@ class Site:
         return self.published.get(slot, Arrangement())
 
     def fresh(self, slot: str) -> Arrangement:
-        return self.old(slot).plus(*([self.added[slot]] if slot in self.added else []))
+        return self.old(slot).with_runs(*([self.added[slot]] if slot in self.added else []))
 
     def state(self, made: Recompute) -> list[Arrangement]:
-        return [self.old(slot) for slot in slots(made)]
+        return [self.old(slot) for slot in slot_names(made)]
 
     def add(self, made: Recompute, runs: Sequence[Run]) -> None:
-        self.added |= dict(zip(slots(made), runs, strict=True))
+        self.added |= dict(zip(slot_names(made), runs, strict=True))
 
     def publish(self, rng: Random) -> None:
         for slot in {*self.added}:
@@ -111,7 +111,7 @@ def expected(rows: Sequence[Counter[Any]], late: tuple[bool, bool], is_semi: boo
 @example(1, True, (None, "a"), (False, True), False, (0, 1, 2), 200)
 @example(3, True, ("a", "a"), (True, False), False, (0, 1, 2), 200)
 def test_rows_with_another_value(
-    duck: Duck,
+    duck: PreparedStatements,
     seed: int,
     is_semi: bool,
     shared: tuple[str | None, str | None],
@@ -125,7 +125,7 @@ def test_rows_with_another_value(
     made, site = operator(is_semi, shared, late), Site(duck, piece)
     second = operator(not is_semi, shared, (True, late[1]))
     views = {made: Counter[Any](), second: Counter[Any]()}
-    form = other_values(made)
+    form = find_other_value_query(made)
     assert form is not None
     live = {name: Counter[Any]() for name in ("a", "b")}
     read = ["a" if shared[0] == shared[1] == "a" else (shared[i] or ("left", "right")[i]) for i in range(2)]
@@ -135,17 +135,17 @@ def test_rows_with_another_value(
         deltas = {name: changed(rng, rows, group, nulls) for name, rows in live.items()}
         for name, table in zip(read, shared, strict=True):
             if table is not None:
-                of_table = deltas[name].append_column("¤h", pa.array(hashes(duck, deltas[name], ("g",))))
+                of_table = deltas[name].append_column("¤h", pa.array(hash_keys(duck, deltas[name], ("g",))))
                 site.added[f"{table}/0"] = arrange(of_table)
         ports = arriving(duck, made, [deltas[name] for name in read])
         whole = [tables[0] if tables else None for tables in ports]
-        tables = Tables(site, made)  # type: ignore[arg-type]
-        told = step_of_others(duck, made, form, site.state(made), whole, tables) if any(ports) else None
+        tables = TableSlices(site, made)  # type: ignore[arg-type]
+        told = run_other_value_step(duck, made, form, site.state(made), whole, tables) if any(ports) else None
         if any(ports) and not nulls and group[-1] < 2**62:
             assert told is not None, "no statement is needed"
         states = site.state(made)
-        at_hand = {i: partial(tables.rows, i) for i, table in enumerate(shared) if table is not None}
-        wanted, kept = recompute.step(duck, made, states, whole, at_hand)
+        at_hand = {i: partial(tables.read_port_rows, i) for i, table in enumerate(shared) if table is not None}
+        wanted, kept = recompute.run_recompute_step(duck, made, states, whole, at_hand)
         if told is not None:
             assert reference.rows_of(told[0]) == reference.rows_of(wanted)
             for one, other in zip(told[1], kept, strict=True):
@@ -160,8 +160,8 @@ def test_rows_with_another_value(
             assert view == expected([live[name] for name in read], only, wants)
 
 
-def arriving(duck: Duck, made: Recompute, deltas: Sequence[pa.Table]) -> list[list[pa.Table]]:
-    arrived = [passed(duck, port[0], delta) for port, delta in zip(made.inputs, deltas, strict=True)]
+def arriving(duck: PreparedStatements, made: Recompute, deltas: Sequence[pa.Table]) -> list[list[pa.Table]]:
+    arrived = [run_segment(duck, port[0], delta) for port, delta in zip(made.inputs, deltas, strict=True)]
     return [[rows] if rows.num_rows else [] for rows in arrived]
 
 
@@ -185,7 +185,7 @@ def changed(rng: Random, live: Counter[Any], groups: tuple[int, ...], nulls: boo
         if not live[row]:
             del live[row]
     rows = [row for row, n in change.items() if n]
-    columns = [pa.array([row[i] for row in rows], TABLE.field(i).type) for i in range(len(NAMES))]
+    columns = [pa.array([row[i] for row in rows], TABLE.read_field(i).type) for i in range(len(NAMES))]
     return pa.table([*columns, pa.array([change[row] for row in rows], pa.int64())], names=[*NAMES, "¤w"])
 
 
@@ -210,19 +210,19 @@ def changed(rng: Random, live: Counter[Any], groups: tuple[int, ...], nulls: boo
 def test_what_says_something_else_is_left_to_the_statement(text: str, condition: str) -> None:
     ports = (port("l"), port("r"))
     output = (Column("o0", types.BIGINT), Column("o1", types.INT))[: text.count(" AS ")]
-    assert other_values(Recompute(ports, (None, None), text.format(condition), output, "a join")) is None
+    assert find_other_value_query(Recompute(ports, (None, None), text.format(condition), output, "a join")) is None
 
 
 def test_a_name_that_both_sides_have_is_left_to_the_statement() -> None:
     """Within EXISTS it is the inner one's."""
     text = 'SELECT "g" AS "o0", "v" AS "o1", input0.¤h FROM input0 WHERE EXISTS (SELECT 1 FROM input1 WHERE {})'
     names = frozenset({"g", "v"})
-    assert others(text.format('(("g" = "g") AND (NOT ("v" = "v")))'), names, names) is None
+    assert match_other_value_query(text.format('(("g" = "g") AND (NOT ("v" = "v")))'), names, names) is None
 
 
-def test_a_negative_count_is_no_slice(duck: Duck) -> None:
+def test_a_negative_count_is_no_slice(duck: PreparedStatements) -> None:
     made, site = operator(True, (None, None), (False, False)), Site(duck)
     delta = pa.table({"g": pa.array([1]), "v": pa.array([1], pa.int32()), "¤w": pa.array([-1])})
-    rows = [passed(duck, made.inputs[i][0], delta) for i in range(2)]
+    rows = [run_segment(duck, made.inputs[i][0], delta) for i in range(2)]
     with pytest.raises(Contradiction):
         list(made.run(site, [[rows[0]], [rows[1]]]))  # type: ignore[arg-type]

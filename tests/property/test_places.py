@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.cursor import Lying, Probe
-from viewkeeper.state.key_hash import hashes
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.cursor import LookupCursor, Probe
+from viewkeeper.state.key_hash import hash_keys
 from viewkeeper.state.run import Run, arrange, merge
 
 KEYS = {
@@ -27,10 +27,10 @@ def test_places_are_those_of_the_rows_that_are_there(kind: str, collide: bool) -
     fields, draw = KEYS[kind]
     names = tuple(name for name, _ in fields)
     rng = Random(f"{kind}{collide}")
-    with Duck(threads=1) as duck:
+    with PreparedStatements(threads=1) as duck:
 
         def coded(rows: pa.Table) -> np.ndarray:
-            found = hashes(duck, rows.select(list(names)), names)
+            found = hash_keys(duck, rows.select(list(names)), names)
             return found % np.uint64(3) if collide else found
 
         for _ in range(40):
@@ -50,19 +50,19 @@ def test_places_are_those_of_the_rows_that_are_there(kind: str, collide: bool) -
                 runs.append(arrange(rows.append_column("¤h", pa.array(coded(rows)))))
                 if len(runs) > 1 and rng.random() < 0.4:
                     runs[-2:] = [merge(duck, runs[-2:])]
-            lying = Lying([run for run in runs if run.num_rows])
+            lying = LookupCursor([run for run in runs if run.num_rows])
             asked = [draw(rng) for _ in range(12)]
             columns = [pa.array(c, t) for c, (_, t) in zip(zip(*asked, strict=True), fields, strict=True)]
             probe = Probe(duck, columns, coded(pa.table(columns, names=list(names))))
-            found = lying.find(probe, names)
+            found = lying.unique(probe, names)
             at = np.flatnonzero(found >= 0)
-            values = dict(zip(at, lying.at(found[at]).column("v").to_pylist(), strict=True)) if len(at) else {}
+            values = dict(zip(at, lying.select(found[at]).column("v").to_pylist(), strict=True)) if len(at) else {}
             assert [values.get(i) for i in range(len(asked))] == [there.get(key) for key in asked]
             for most in (1, 3, 1000):
                 sums: dict[tuple[int, int], int] = {}
-                for index, place, weight in lying.matched(probe, names, most):
+                for index, place, weight in lying.iter_matches(probe, names, most):
                     assert len(index) <= max(most, 1)
-                    rows = lying.at(place).column("v").to_pylist()
+                    rows = lying.select(place).column("v").to_pylist()
                     for i, v, w in zip(index.tolist(), rows, weight.tolist(), strict=True):
                         sums[i, v] = sums.get((i, v), 0) + w
                 expected = {(i, there[key]): 1 for i, key in enumerate(asked) if key in there}

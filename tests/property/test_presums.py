@@ -15,7 +15,7 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan import catalyst
 from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Query, Scan, column
-from viewkeeper.plan.rules.preaggregation import presummed, summed_first
+from viewkeeper.plan.rules.preaggregation import find_preaggregated, preaggregate
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 KEYS = {"orders": "o_id", "line": "l_id", "customer": "c_id"}
@@ -135,9 +135,9 @@ def test_it_is_done_where_it_pays() -> None:
         query = plan_of(number, by_name)
         for lines in (9_000, 12_000, 1_000_000):
             sizes = {by_name["orders"].id: 1_000, by_name["line"].id: lines, by_name["customer"].id: 10}
-            found[number, lines] = [*summed_first(presummed(query, tables, sizes, "auto").root)]
-        always = [*summed_first(presummed(query, tables, {}, "always").root)]
-        assert presummed(query, tables, {}, "none") is query
+            found[number, lines] = [*find_preaggregated(preaggregate(query, tables, sizes, "auto").root)]
+        always = [*find_preaggregated(preaggregate(query, tables, {}, "always").root)]
+        assert preaggregate(query, tables, {}, "none") is query
         calls = {c.name for c in query.root.child.calls}
         assert not always or not calls & {"d", "u"}, "A sum of doubles and DISTINCT are not split."
         assert not found[number, 9_000], "A small table is no question."

@@ -13,11 +13,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.partners import always
+from tests.partners import share_every_batch
 
 import viewkeeper as vk
 from viewkeeper.operators.delta_join import operator, partial_rows, plan
-from viewkeeper.runtime.cost_model import PROCESSES
+from viewkeeper.runtime.cost_model import SEVERAL_PROCESSES
 
 DEEP = os.environ.get("VK_PROFILE") == "deep"
 SEEDS = range(1, 61) if DEEP else range(1, 4)
@@ -147,10 +147,10 @@ def test_views_together_are_those_apart_and_sparks(
     way = ("driver", "spark", "partners")[seed % 3]
     lane = "spark" if way == "spark" else "driver"
     if way == "driver":  # so few views need several words too; tasks and partners are other processes
-        monkeypatch.setattr(plan, "BITS", 3)
-        monkeypatch.setattr(partial_rows, "_ROWS_FOR_BITS", rng.choice([2, 1000]))
-        monkeypatch.setattr(partial_rows, "_STATEMENT", 50_000 if seed % 2 else 0)
-    ran = always(monkeypatch, 2 + seed % 2) if way == "partners" else []
+        monkeypatch.setattr(plan, "WORD_BITS", 3)
+        monkeypatch.setattr(partial_rows, "_CACHE_COST_FACTOR", rng.choice([2, 1000]))
+        monkeypatch.setattr(partial_rows, "_STATEMENT_COST_IN_ROWS", 50_000 if seed % 2 else 0)
+    ran = share_every_batch(monkeypatch, 2 + seed % 2) if way == "partners" else []
     queries: dict[str, str] = {}
     with (
         vk.open(f"lmdb:{tmp_path / 'together'}", spark=spark, durability="none") as together,
@@ -188,7 +188,7 @@ def test_views_together_are_those_apart_and_sparks(
         for name, query in queries.items():
             expected = sorted(map(repr, spark.sql(query).toArrow().to_pylist()))
             assert rows_of(together, name) == expected, f"{name}: {query}"
-        assert way != "partners" or PROCESSES in ran
+        assert way != "partners" or SEVERAL_PROCESSES in ran
 
 
 def rows_of(db: Any, view: str) -> list[str]:
@@ -223,7 +223,7 @@ def test_what_fails_together_is_done_apart(make_db: Any, spark: Any, monkeypatch
     before = rows_of(db, "counts")
     db.put("line", [random_row(Random(99), "line", 0) | {"l_order": 1, "l_number": 77}])
     with monkeypatch.context() as patched:
-        patched.setattr(operator, "followed", broken)
+        patched.setattr(operator, "follow_paths", broken)
         db.refresh("driver")
     assert rows_of(db, "counts") != before
     assert db.audit("prices", "counts", "alone").is_right

@@ -19,8 +19,8 @@ from viewkeeper.model import types
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan.catalyst import front_session, read_query
-from viewkeeper.plan.families.plan_templates import Templates
-from viewkeeper.plan.families.text_templates import template_of
+from viewkeeper.plan.families.plan_templates import TemplateCache
+from viewkeeper.plan.families.text_templates import extract_template
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def table(name: str, columns: str) -> Table:
     pairs = [c.split() for c in columns.split(", ")]
-    made = tuple(Column(n, types.of(t), nullable=i > 0) for i, (n, t) in enumerate(pairs))
+    made = tuple(Column(n, types.parse_type(t), nullable=i > 0) for i, (n, t) in enumerate(pairs))
     return Table(0, name, made, (KeyPart(made[0].name),))
 
 
@@ -136,7 +136,7 @@ HARD: dict[str, Made] = {
 
 def asked(front: SparkSession, made: Made, times: int, seed: int) -> tuple[int, int]:
     """How often a plan was put together, and of how many different texts."""
-    rng, templates, known = Random(seed), Templates(), catalog()
+    rng, templates, known = Random(seed), TemplateCache(), catalog()
     tables = {t.name: t for t in known.tables}
     found = texts = 0
     for text in dict.fromkeys(made(rng) for _ in range(times)):
@@ -197,5 +197,5 @@ def test_many_more_of_them(front: SparkSession, name: str, seed: int) -> None:
     ],
 )
 def test_constants_of_a_text(text: str, values: list[str] | None) -> None:
-    found = template_of(text)
+    found = extract_template(text)
     assert (None if found is None else [str(c.value) for c in found.constants]) == values

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.plan.catalyst.session import own_session
+from viewkeeper.plan.catalyst.session import create_own_session
 
 from .oracle import SETTINGS
 
@@ -112,7 +112,7 @@ def test_what_spark_does_not_reach_does_not_fail(spark: Any, make_db: Callable[.
 
 
 def _answers(spark: Any, facts: list[dict[str, Any]], dims: list[dict[str, Any]]) -> dict[str, list[tuple[Any, ...]]]:
-    own = own_session(spark, SETTINGS)
+    own = create_own_session(spark, SETTINGS)
     own.createDataFrame(facts, TABLES["facts"]).createOrReplaceTempView("facts")
     own.createDataFrame(dims, TABLES["dims"]).createOrReplaceTempView("dims")
     found = {}

@@ -26,7 +26,7 @@ class Ledger:
 
     rows: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
 
-    def injected(self, fault: str, times: int = 1) -> None:
+    def count_injection(self, fault: str, times: int = 1) -> None:
         self.rows[fault][0] += times
 
     def check(self, fault: str, db: Any) -> None:
@@ -44,19 +44,19 @@ def killed(process: subprocess.Popen[str], timeout: float = 240) -> bool:
     return process.returncode != 0
 
 
-def asleep(once: Path, beside: subprocess.Popen[str] | None = None, seconds: float = 240) -> int:
+def asleep(marker: Path, running: subprocess.Popen[str] | None = None, seconds: float = 240) -> int:
     """The process that stopped itself at its armed point, having made the file `once`.
 
     The file tells it from one that somebody else has stopped, and keeps it asleep when somebody else continues it.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if once.exists():
+        if marker.exists():
             for pid in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
-                if state(pid) == "T" and f"VK_CRASH_ONCE={once}\0".encode() in _seen(pid, "environ"):
+                if state(pid) == "T" and f"VK_CRASH_ONCE={marker}\0".encode() in _seen(pid, "environ"):
                     return pid
-        elif beside is not None and beside.poll() is not None:
-            raise AssertionError(f"it ended, and nobody slept: {beside.communicate()[1][-3000:]}")
+        elif running is not None and running.poll() is not None:
+            raise AssertionError(f"it ended, and nobody slept: {running.communicate()[1][-3000:]}")
         time.sleep(0.02)
     raise AssertionError("nobody went to sleep")
 
@@ -75,9 +75,9 @@ def executor_of(pid: int) -> int:
     raise AssertionError("no executor above it")
 
 
-def wake(pid: int, once: Path, seconds: float = 60) -> None:
+def wake(pid: int, marker: Path, seconds: float = 60) -> None:
     """Let a sleeper go on, and wait until it is gone or idle (Spark keeps its workers)."""
-    once.write_text("awake")
+    marker.write_text("awake")
     deadline = time.monotonic() + seconds
     while state(pid) not in ("", "Z", "S") and time.monotonic() < deadline:
         with suppress(ProcessLookupError):

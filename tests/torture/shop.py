@@ -92,7 +92,7 @@ def change(db: Any, step: int) -> None:
 
 def differences(db: Any) -> list[str]:
     """The views that are not their query, run from nothing by DuckDB over the tables at the views' own batch."""
-    cut = db._store.published().cut
+    cut = db._store.published_batch().cut
     # A suspended view shows another batch, a scheduled one its own cut.
     kept = [v for v in db._catalog().views if v.suspended is None and (v.at is None or v.at.cut == cut)]
     there = {v.table.name: v.query for v in kept}
@@ -116,7 +116,7 @@ def state_files(url: str) -> list[Path]:
 
 def listed(db: Any) -> set[str]:
     """The state files that the published batch lists."""
-    record = db._store.published().record
+    record = db._store.published_batch().record
     manifests: Iterable[Mapping[str, Any]] = (record["manifest"], *record.get("sets", {}).values())
     return {entry[1] for m in manifests for runs in m["runs"].values() for entry in runs}
 

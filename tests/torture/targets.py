@@ -24,7 +24,7 @@ from viewkeeper.model.intake.rows import keys_table, rows_table
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.token import Token
 from viewkeeper.state.run import arrange
-from viewkeeper.state.run_file import RunEntry, open_run, write_container
+from viewkeeper.state.run_file import RunEntry, open_run, write_run_file
 from viewkeeper.syntax import statements as sql
 
 TYPES = [
@@ -43,7 +43,10 @@ TYPES = [
     "timestamp",
 ]
 TABLE = Table(
-    1, "t", tuple(Column(f"c{i}", types.of(t), True) for i, t in enumerate(TYPES)), (KeyPart("c4"), KeyPart("c9"))
+    1,
+    "t",
+    tuple(Column(f"c{i}", types.parse_type(t), True) for i, t in enumerate(TYPES)),
+    (KeyPart("c4"), KeyPart("c9")),
 )
 CORPUS = Path(__file__).with_name("corpus")
 
@@ -158,7 +161,7 @@ def _run() -> tuple[Path, RunEntry]:
     global _entry
     place = _directory()
     if _entry is None:
-        (_entry,) = write_container(place, "b1.vkr", {"s/0": arrange(_RUN)}, fsync=False)
+        (_entry,) = write_run_file(place, "b1.vkr", {"s/0": arrange(_RUN)}, fsync=False)
     return place, _entry
 
 

@@ -32,7 +32,7 @@ def test_a_maintainer_that_slept_changes_nothing(
     with vk.open(url) as db, pytest.raises(MaintainerBusy):
         db.refresh("driver")  # it sleeps, but the kernel still holds its lock
     (path / "maintainer.lock").unlink()  # what an operator does who believes it dead
-    ledger.injected("maintainer stalls, loses its lease")
+    ledger.count_injection("maintainer stalls, loses its lease")
     with vk.open(url, retention=0) as db:
         for step in range(100, 103):
             shop.change(db, step)
@@ -60,12 +60,12 @@ def test_what_dead_attempts_left_is_collected_and_never_read(url: str, ledger: L
     for name in left:
         (state / name).write_bytes(good if "half" not in name else good[:100])
     (state / "notes.txt").write_text("not ours")
-    ledger.injected("files of dead attempts", len(left))
+    ledger.count_injection("files of dead attempts", len(left))
     with vk.open(url) as db:
         shop.change(db, 1)
         db.refresh("driver")
         ledger.check("files of dead attempts", db)
-        db._maintain().publisher.state.collected()  # files are removed in the background
+        db._acquire_maintainer().publisher.state.wait_for_collection()  # files are removed in the background
         assert not [name for name in left if (state / name).exists()]
         assert (state / "notes.txt").exists()
 
@@ -74,13 +74,13 @@ def test_a_file_of_a_batch_to_come_is_left_alone(url: str) -> None:
     """A successor that this process does not know of yet writes files before it publishes."""
     state = Path(url.removeprefix("lmdb:")) / "state"
     with vk.open(url, retention=0) as db:
-        db._maintain()
+        db._acquire_maintainer()
         (state / "b999-0-successor.vkr").write_bytes(b"")
         old = state / "b1-0-old.vkr"
         old.write_bytes(b"")
         shop.change(db, 1)
         db.refresh("driver")
-        db._maintain().publisher.state.collected()  # files are removed in the background
+        db._acquire_maintainer().publisher.state.wait_for_collection()  # files are removed in the background
         assert not old.exists()
         assert (state / "b999-0-successor.vkr").exists()
 
@@ -89,8 +89,8 @@ def test_two_maintainers_never_both_publish(url: str, ledger: Ledger) -> None:
     """The number of a batch decides, whatever the lock says."""
     with vk.open(url) as db:
         shop.change(db, 1)
-        maintainer = db._maintain()
-        batch: Any = db._store.published()
+        maintainer = db._acquire_maintainer()
+        batch: Any = db._store.published_batch()
         db._store.commit(type(batch)(batch.number + 1, batch.cut, batch.record), [])  # somebody else
         maintainer.publisher.batch = batch
         with pytest.raises(MaintainerBusy):

@@ -43,7 +43,7 @@ def tamper(db: Any) -> None:
     table = store.catalog().table("customers")
     rows = db.read("customers").to_pylist()[:3]
     puts = [{**rows[0], "items": 999}, {**rows[1], "customer": 12345}]
-    batch = store.published()
+    batch = store.published_batch()
     change = ViewChange(
         table,
         pa.Table.from_pylist(puts, table.arrow),
@@ -55,7 +55,7 @@ def tamper(db: Any) -> None:
 def lose_a_run(db: Any, kind: str = "aggregate") -> None:
     """State that is wrong though every checksum is right: the manifest forgets the aggregates' last runs."""
     store = db._store
-    batch = store.published()
+    batch = store.published_batch()
     manifest = Manifest.from_json(batch.record["manifest"])
     runs = {s: r[:-1] if s.startswith(kind) else r for s, r in manifest.runs.items()}
     record = {**batch.record, "manifest": replace(manifest, runs=runs).to_json()}
@@ -92,7 +92,7 @@ def test_audit_finds_and_repairs_exactly_what_differs(url: str, spark: Any, ledg
         table = db._store.catalog().table("customers")
         written = db._store.changes(table, ["customer"], head, db._store.head())
         assert written.num_rows == 4  # an update is two rows of a delta
-        ledger.injected("wrong rows in a view")
+        ledger.count_injection("wrong rows in a view")
         ledger.check("wrong rows in a view", db)
         shop.change(db, 1)
         db.refresh()
@@ -113,7 +113,7 @@ def test_repair_rebuilds_the_state_behind_a_view(url: str, spark: Any, ledger: L
         wrong = {v.view for v in db.audit().views if v.differences}
         assert wrong
         db.audit(repair=True)
-        ledger.injected("state that is wrong")
+        ledger.count_injection("state that is wrong")
         ledger.check("state that is wrong", db)
         for step in range(6, 9):
             shop.change(db, step)
@@ -123,12 +123,12 @@ def test_repair_rebuilds_the_state_behind_a_view(url: str, spark: Any, ledger: L
 
 def test_state_that_contradicts_itself_is_an_error_and_can_be_repaired(url: str, spark: Any, ledger: Ledger) -> None:
     with vk.open(url, spark=spark) as db:
-        lose_a_run(db, "topk")
+        lose_a_run(db, "top_k")
     with vk.open(url, spark=spark) as db:
         db.delete("orders", list(range(shop.ORDERS)))
         with pytest.raises(vk.ViewkeeperError, match="contradicts itself"):
             db.refresh("driver", suspend=False)
-        ledger.injected("state that is wrong")
+        ledger.count_injection("state that is wrong")
         assert any("contradicted itself" in f.message for f in db.doctor().findings)
         assert db.audit(repair=True).differences == 0  # the rows were right, and the state is now
         assert all("contradicted itself" not in f.message for f in db.doctor().findings)
@@ -156,7 +156,7 @@ def disagree(db: Any, query: str) -> None:
     """Spark and Viewkeeper are not of one mind about a view: its text says something else than its plan."""
 
     def change(catalog: Any) -> Any:
-        return catalog.replacing(replace(catalog.view("bulk"), query=query))
+        return catalog.with_replaced_view(replace(catalog.view("bulk"), query=query))
 
     db._store.change_catalog(change)
 

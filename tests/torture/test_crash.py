@@ -105,7 +105,7 @@ def recovers(url: str, fault: str, ledger: Ledger, lane: str = "driver", spark: 
             db.refresh(lane)
             ledger.check(fault, db)
     with vk.open(url) as db:
-        db._maintain().publisher.state.collected()  # what the dead left, which it removes as it opens
+        db._acquire_maintainer().publisher.state.wait_for_collection()  # what the dead left, which it removes as it opens
         assert {path.name for path in shop.state_files(url)} == shop.listed(db)
 
 
@@ -113,7 +113,7 @@ def recovers(url: str, fault: str, ledger: Ledger, lane: str = "driver", spark: 
 @pytest.mark.parametrize("point", BATCH)
 def test_killed_in_a_batch(url: str, victim: Victim, ledger: Ledger, point: str, passing: int) -> None:
     assert killed(victim(url, steps=40, VK_CRASH_AT=f"{point}@{passing}"))
-    ledger.injected(f"kill at {point}")
+    ledger.count_injection(f"kill at {point}")
     recovers(url, f"kill at {point}", ledger)
 
 
@@ -121,7 +121,7 @@ def test_killed_in_a_batch(url: str, victim: Victim, ledger: Ledger, point: str,
 @pytest.mark.parametrize("point", MERGE)
 def test_killed_in_a_merge(url: str, victim: Victim, ledger: Ledger, point: str, passing: int) -> None:
     assert killed(victim(url, steps=60, VK_CRASH_AT=f"{point}@{passing}"))
-    ledger.injected(f"kill at {point}")
+    ledger.count_injection(f"kill at {point}")
     recovers(url, f"kill at {point}", ledger)
 
 
@@ -129,7 +129,7 @@ def test_killed_in_a_merge(url: str, victim: Victim, ledger: Ledger, point: str,
 def test_killed_in_ddl(url: str, victim: Victim, ledger: Ledger, spark: Any, kind: str, point: str) -> None:
     assert killed(victim(url, kind, VK_CRASH_AT=point))
     fault = f"{kind}: kill at {point.partition('@')[0]}"
-    ledger.injected(fault)
+    ledger.count_injection(fault)
     recovers(url, fault, ledger)
     with vk.open(url, spark=spark) as db:  # and the statement can be given again
         if kind in ("create", "replace", "schedule"):
@@ -157,7 +157,7 @@ def test_killed_while_mending(url: str, victim: Victim, ledger: Ledger, point: s
     for path in shop.state_files(url)[::2]:
         cut(path, random.Random(point))
     assert killed(victim(url, VK_CRASH_AT=point))
-    ledger.injected(f"mend: kill at {point}")
+    ledger.count_injection(f"mend: kill at {point}")
     recovers(url, f"mend: kill at {point}", ledger)
 
 
@@ -167,7 +167,7 @@ def test_killed_in_the_spark_lane(url: str, victim: Victim, ledger: Ledger, spar
     """Each victim starts a Spark of its own, which must not outlive it."""
     process = victim(url, lane="spark", steps=60 if point in MERGE else 4, VK_CRASH_AT=point)
     assert killed(process)
-    ledger.injected(f"spark: kill at {point}")
+    ledger.count_injection(f"spark: kill at {point}")
     recovers(url, f"spark: kill at {point}", ledger, "spark", spark)
 
 
@@ -184,7 +184,7 @@ def test_killed_while_its_tasks_work(
     process.kill()
     assert killed(process)
     fault = f"spark: kill while a task is at {point}"
-    ledger.injected(fault)
+    ledger.count_injection(fault)
     with vk.open(url, mode="r") as db:
         ledger.check(fault, db)
     with vk.open(url, spark=spark, retention=0) as db:
@@ -212,11 +212,11 @@ def test_a_killed_task_is_tried_again(
             shop.change(db, passing)
             assert db.refresh("spark").lane == "spark"
             if once.exists():
-                ledger.injected(fault)
+                ledger.count_injection(fault)
             ledger.check(fault, db)
         assert once.exists() or passing > 1
         with vk.open(url) as db:
-            db._maintain().publisher.state.collected()
+            db._acquire_maintainer().publisher.state.wait_for_collection()
             assert {path.name for path in shop.state_files(url)} == shop.listed(db)
 
 
@@ -245,7 +245,7 @@ def test_a_task_that_spark_kills_is_tried_again(
         shop.change(db, 1)
         ended = beside.submit(kill_tasks)
         assert db.refresh("spark").lane == "spark"
-        ledger.injected(fault, ended.result())
+        ledger.count_injection(fault, ended.result())
         assert ended.result() > 0
         ledger.check(fault, db)
     recovers(url, fault, ledger)
@@ -262,7 +262,7 @@ def test_a_task_that_always_dies_fails_the_batch_and_nothing_else(
             with pytest.raises(vk.ViewkeeperError) as failed:
                 db.refresh("spark")
         assert failed.value.code == "VK503"
-        ledger.injected("worker: always killed")
+        ledger.count_injection("worker: always killed")
         ledger.check("worker: always killed", db)
         db.refresh("spark")
         ledger.check("worker: always killed", db)
@@ -279,7 +279,7 @@ def test_killed_at_any_moment(url: str, victim: Victim, ledger: Ledger) -> None:
         process.kill()
         assert killed(process)
         step += 1_000
-        ledger.injected("kill at a random moment")
+        ledger.count_injection("kill at a random moment")
         with vk.open(url, mode="r") as db:
             ledger.check("kill at a random moment", db)
     recovers(url, "kill at a random moment", ledger)

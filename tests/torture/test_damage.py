@@ -42,7 +42,7 @@ def test_damaged_state_is_mended(url: str, ledger: Ledger, harm: Any, seed: int)
     hurt = rng.sample(named, rng.randrange(1, len(named)))
     for name in hurt:
         harm(Path(url.removeprefix("lmdb:")) / "state" / name, rng)
-    ledger.injected(fault, len(hurt))
+    ledger.count_injection(fault, len(hurt))
     with vk.open(url) as db:
         ledger.check(fault, db)
         mended: list[str] = []
@@ -67,7 +67,7 @@ def test_every_file_damaged_at_once_in_the_spark_lane(url: str, ledger: Ledger, 
     for path in shop.state_files(url):
         flip(path, rng)
         cut(path, rng)
-        ledger.injected("state file, Spark lane")
+        ledger.count_injection("state file, Spark lane")
     with vk.open(url, spark=spark) as db:
         shop.change(db, 1)
         report = db.refresh("spark")
@@ -79,7 +79,7 @@ def test_every_file_damaged_at_once_in_the_spark_lane(url: str, ledger: Ledger, 
 def test_ddl_mends_too(url: str, ledger: Ledger, spark: Any) -> None:
     for path in shop.state_files(url):
         path.unlink()
-        ledger.injected("state file, DDL")
+        ledger.count_injection("state file, DDL")
     with vk.open(url, spark=spark) as db:
         db.sql("DROP MATERIALIZED VIEW ranked")
         ledger.check("state file, DDL", db)
@@ -109,7 +109,7 @@ def spoil_log(url: str, place: int = -1) -> int:
 def test_a_damaged_log_is_passed_over(url: str, ledger: Ledger, place: int) -> None:
     with vk.open(url) as db:
         shop.change(db, 1)
-    ledger.injected("log entry", spoil_log(url, place))
+    ledger.count_injection("log entry", spoil_log(url, place))
     with vk.open(url) as db:
         report = db.refresh("driver")
         assert "change log is damaged" in report.mended[0]
@@ -122,7 +122,7 @@ def test_a_damaged_log_is_passed_over(url: str, ledger: Ledger, place: int) -> N
 def test_a_damaged_log_and_damaged_state(url: str, ledger: Ledger) -> None:
     with vk.open(url) as db:
         shop.change(db, 1)
-    ledger.injected("log entry and state file", spoil_log(url) + len(shop.state_files(url)))
+    ledger.count_injection("log entry and state file", spoil_log(url) + len(shop.state_files(url)))
     for path in shop.state_files(url):
         path.unlink()
     with vk.open(url) as db:
@@ -146,7 +146,7 @@ def test_a_damaged_manifest_is_made_anew(url: str, ledger: Ledger) -> None:
     with vk.open(url) as db:
         shop.change(db, 1)
     record(url, b"batch")
-    ledger.injected("batch record")
+    ledger.count_injection("batch record")
     with vk.open(url, mode="r") as db, pytest.raises(CorruptState, match="'batch'"):
         db.status()
     with vk.open(url) as db:
@@ -160,7 +160,7 @@ def test_a_damaged_manifest_is_made_anew(url: str, ledger: Ledger) -> None:
 def test_a_damaged_catalog_stops_everything(url: str, ledger: Ledger) -> None:
     """Nothing else knows what the bytes in the tables mean: that is an error, and nothing is changed."""
     record(url, b"catalog")
-    ledger.injected("catalog record")
+    ledger.count_injection("catalog record")
     with pytest.raises(CorruptState, match="'catalog'"), vk.open(url) as db:
         db.refresh("driver")
 
@@ -175,7 +175,7 @@ def test_state_of_other_operators_is_made_anew(url: str, ledger: Ledger, monkeyp
     with vk.open(url) as db:
         shop.change(db, 3)
         db.refresh("driver")
-        ledger.injected("plan changes")
+        ledger.count_injection("plan changes")
         ledger.check("plan changes", db)
         assert old & shop.listed(db), "what is still used is not loaded again"
         assert shop.listed(db) - old
@@ -190,7 +190,7 @@ def test_state_made_with_another_hash_is_made_anew(url: str, ledger: Ledger, mon
             db.put("orders", [shop.order(n, random.Random(step)) for n in range(step * 40, step * 40 + 40)])
         old = shop.listed(db)
         db.refresh("driver")
-        ledger.injected("fingerprint changes")
+        ledger.count_injection("fingerprint changes")
         ledger.check("fingerprint changes", db)
         assert not old & shop.listed(db)
     with vk.open(url) as db:

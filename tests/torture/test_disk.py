@@ -92,7 +92,7 @@ def test_a_full_disk(disk: Disk, ledger: Ledger, leave: int) -> None:
             assert error is None or (error.hint and db.status().epoch == epoch)
             ledger.check(fault, db)
         assert failed
-        ledger.injected(fault, failed)
+        ledger.count_injection(fault, failed)
         disk.free()
         shop.change(db, 20)
         db.refresh("driver")
@@ -113,7 +113,7 @@ def test_a_full_disk_under_continuous_maintenance(disk: Disk, ledger: Ledger) ->
                     shop.change(db, step)
                 time.sleep(0.01)
             kept.stop()
-        ledger.injected("disk full, maintaining")
+        ledger.count_injection("disk full, maintaining")
         ledger.check("disk full, maintaining", db)
         disk.free()
         with db.maintain():
@@ -126,7 +126,7 @@ def test_a_full_disk_under_continuous_maintenance(disk: Disk, ledger: Ledger) ->
 
 def test_a_read_only_disk(disk: Disk, ledger: Ledger) -> None:
     disk.remount("ro")
-    ledger.injected("disk read-only")
+    ledger.count_injection("disk read-only")
     with pytest.raises((ReadOnly, StoreError)) as refused:
         vk.open(disk.url)
     assert refused.value.code in ("VK104", "VK503")
@@ -150,7 +150,7 @@ def test_a_database_without_room_in_its_map(url: str, ledger: Ledger) -> None:
                 assert error is None or "map" in str(error)
             ledger.check("map full", db)
         assert failed
-        ledger.injected("map full", failed)
+        ledger.count_injection("map full", failed)
     with vk.open(url) as db:
         db.refresh("driver")
         ledger.check("map full", db)
@@ -163,11 +163,11 @@ def test_a_file_that_cannot_be_written(url: str, ledger: Ledger, point: str, num
     with vk.open(url) as db:
         shop.change(db, 1)
         epoch, files = db.status().epoch, shop.state_files(url)
-        with failpoints.failing(point, number):
+        with failpoints.fail_at(point, number):
             for _ in range(2):
                 with pytest.raises(StoreError, match=os.strerror(number)):
                     db.refresh("driver")
-        ledger.injected(fault, 2)
+        ledger.count_injection(fault, 2)
         assert db.status().epoch == epoch
         assert shop.state_files(url) == files
         ledger.check(fault, db)
@@ -179,8 +179,8 @@ def test_a_file_that_cannot_be_written_beside_the_batch(
     url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a large batch of many views, whose rows are resolved meanwhile."""
-    monkeypatch.setattr(scheduler, "_OPERATORS_FOR_MORE", 0)
-    monkeypatch.setattr(batch_work, "ROWS_FOR_MORE", 0)
+    monkeypatch.setattr(scheduler, "_MIN_THREADED_OPERATORS", 0)
+    monkeypatch.setattr(batch_work, "MIN_PARALLEL_ROWS", 0)
     test_a_file_that_cannot_be_written(url, ledger, "run.write.middle", errno.ENOSPC)
 
 
@@ -191,15 +191,15 @@ def test_a_merge_that_cannot_be_written(url: str, ledger: Ledger) -> None:
         for step in range(40 if DEEP else 15):
             shop.change(db, step)
             db.refresh("driver")
-            work = db._maintainer.publisher.merger._work
+            work = db._maintainer.publisher.compactor._future
             if failed < 2 and work is not None:
-                with failpoints.failing("run.write.before", errno.ENOSPC):
+                with failpoints.fail_at("run.write.before", errno.ENOSPC):
                     shop.change(db, 1000 + step)
                     with pytest.raises(StoreError):
                         db.refresh("driver")
                     failed += isinstance(work.exception(), StoreError)
             ledger.check("disk full, merging", db)
-        ledger.injected("disk full, merging", failed)
+        ledger.count_injection("disk full, merging", failed)
         assert max(len(r) for r in db._maintainer.publisher.state.manifest.runs.values()) <= 17
 
 
@@ -263,7 +263,7 @@ def test_a_flush_that_fails(url: str, ledger: Ledger, tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stdout.split() == ["VK503", "VK503"]
-    ledger.injected("fsync fails", 2)
+    ledger.count_injection("fsync fails", 2)
     with vk.open(url) as db:
         ledger.check("fsync fails", db)
 
@@ -271,7 +271,7 @@ def test_a_flush_that_fails(url: str, ledger: Ledger, tmp_path: Path) -> None:
 def test_a_stale_lock(url: str, ledger: Ledger) -> None:
     """A lock file that somebody left, naming a process that lives: only the kernel's lock counts."""
     (Path(url.removeprefix("lmdb:")) / "maintainer.lock").write_text(f"process {os.getpid()} on elsewhere\n")
-    ledger.injected("stale lock")
+    ledger.count_injection("stale lock")
     with vk.open(url) as db:
         assert db.status().maintainer is None
         shop.change(db, 1)
@@ -288,7 +288,7 @@ def test_a_clock_that_jumps(url: str, ledger: Ledger, monkeypatch: pytest.Monkey
         next(changes)
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() + jump)
-        ledger.injected("clock jumps")
+        ledger.count_injection("clock jumps")
         for step in range(2, 5):
             shop.change(db, step)
             assert db.status().lag_seconds >= 0
@@ -306,16 +306,16 @@ def test_a_clock_that_jumps(url: str, ledger: Ledger, monkeypatch: pytest.Monkey
 def test_a_scheduled_view_does_not_wait_for_a_clock_that_was_put_back() -> None:
     from dataclasses import replace
 
-    from viewkeeper.maintain.strategies.remake import due
+    from viewkeeper.maintain.strategies.remake import due_views
     from viewkeeper.model.catalog.catalog import View
     from viewkeeper.model.catalog.view import OwnCut
     from viewkeeper.model.schema import Table
 
-    view = View(Table(1, "v", (), ()), "", {}, {"strategy": "SN", "interval": "10"}, at=OwnCut(1, 0, 0, 1000.0))
-    assert due([view], 1005.0) == []
-    assert due([view], 1010.0) == [view]
-    assert due([view], 500.0) == [view]
-    assert due([replace(view, at=None)], 500.0) != []
+    view = View(Table(1, "v", (), ()), "", {}, {"strategy": "SN", "interval": "10"}, own_cut=OwnCut(1, 0, 0, 1000.0))
+    assert due_views([view], 1005.0) == []
+    assert due_views([view], 1010.0) == [view]
+    assert due_views([view], 500.0) == [view]
+    assert due_views([replace(view, own_cut=None)], 500.0) != []
 
 
 def test_files_are_private(url: str) -> None:

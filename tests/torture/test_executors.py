@@ -61,7 +61,7 @@ def goes_on(url: str, fault: str, ledger: Ledger) -> None:
         assert db.refresh("driver").mended == ()
         ledger.check(fault, db)
     with vk.open(url) as db:
-        db._maintain()  # which collects what the dead left, before merging writes files of its own
+        db._acquire_maintainer()  # which collects what the dead left, before merging writes files of its own
         assert {path.name for path in shop.state_files(url)} == shop.listed(db)
 
 
@@ -77,7 +77,7 @@ def test_an_executor_is_killed(
     process = victim(url, lane="spark", steps=STEPS, master=[cluster["MASTER"], *armed(point, once)])
     worker = asleep(once, process)
     os.kill(executor_of(worker), signal.SIGKILL)
-    ledger.injected(fault)
+    ledger.count_injection(fault)
     assert finishes(process) == [1, 2, 3]
     wake(worker, once)
     with vk.open(url, mode="r") as db:
@@ -105,6 +105,6 @@ def test_a_speculative_attempt_overtakes(
     )
     worker = asleep(once, process)
     assert finishes(process) == [1, 2, 3]  # while it sleeps: another attempt did its work
-    ledger.injected(fault)
+    ledger.count_injection(fault)
     wake(worker, once)
     goes_on(url, fault, ledger)

@@ -26,7 +26,7 @@ from viewkeeper.model.encoding.rows import decode_row, decode_rows, encode_rows
 from viewkeeper.model.intake.rows import keys_table, rows_table, updates_table
 from viewkeeper.model.token import Token
 from viewkeeper.state.run import arrange
-from viewkeeper.state.run_file import open_run, write_container
+from viewkeeper.state.run_file import open_run, write_run_file
 from viewkeeper.store.lmdb import table_rows as lmdb_rows
 from viewkeeper.store.lmdb.maps import LmdbDatabase
 from viewkeeper.store.ordered import row_images
@@ -169,7 +169,7 @@ def test_keys_that_come_in(key: Any) -> None:
 def test_run_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("runs") / "b1.vkr"
     table = pa.table({"s": ["a", "bc", None], "¤w": [1, 1, 2], "¤h": pa.array([1, 2, 3], pa.uint64())})
-    (entry,) = write_container(path.parent, path.name, {"s/0": arrange(table)}, fsync=False)
+    (entry,) = write_run_file(path.parent, path.name, {"s/0": arrange(table)}, fsync=False)
     before = path.read_bytes()
     path.write_bytes(data.draw(spoilt_bytes(before)))
     with contextlib.suppress(ViewkeeperError):
@@ -245,10 +245,10 @@ def test_what_the_fuzzer_keeps(target: str) -> None:
 
 def test_limits_have_clear_errors_and_write_nothing(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     db.sql("CREATE TABLE t (k STRING, v BINARY, PRIMARY KEY (k))")
-    db.put("t", {"k": "x" * lmdb_rows.LONGEST_KEY * 2, "v": b"v"})
+    db.put("t", {"k": "x" * lmdb_rows.MAX_PLAIN_KEY * 2, "v": b"v"})
     with pytest.raises(TooLarge, match="64 KB"):
         db.put("t", [{"k": "a", "v": b""}, {"k": "x" * 70_000, "v": b""}])
-    monkeypatch.setattr(row_images, "LARGEST_ROW", 1 << 20)
+    monkeypatch.setattr(row_images, "MAX_ROW_BYTES", 1 << 20)
     with pytest.raises(TooLarge, match="1 MB"):
         db.put("t", [{"k": "a", "v": b""}, {"k": "b", "v": bytes(2 << 20)}])
     monkeypatch.setattr(LmdbDatabase, "largest_call", 1 << 20)

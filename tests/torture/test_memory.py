@@ -18,11 +18,11 @@ import pytest
 import viewkeeper as vk
 from viewkeeper.capture import changes
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.prepared_statements import Duck, connect
-from viewkeeper.resources.process_budget import budget, machine_share, parse_size
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements, connect
+from viewkeeper.resources.process_budget import default_budget, parse_size, process_budget
 from viewkeeper.runtime import cost_model
-from viewkeeper.store.contract.store import Pending
+from viewkeeper.store.contract.store import PendingChanges
 from viewkeeper.store.lmdb import LmdbStore
 
 from . import shop
@@ -30,9 +30,12 @@ from .harness import DEEP, Ledger
 
 
 def test_what_fits() -> None:
-    assert cost_model.fitting(Pending(10, 1_000, 0.0, size=1_000), 1 << 20) is None
-    assert cost_model.fitting(Pending(10, 1_000, 0.0, size=1 << 20), 1 << 20) == 1_000 // cost_model.EXPANSION
-    assert cost_model.fitting(Pending(1, 1, 0.0, size=1 << 40), 1 << 20) == 1
+    assert cost_model.fitting_rows(PendingChanges(10, 1_000, 0.0, size=1_000), 1 << 20) is None
+    assert (
+        cost_model.fitting_rows(PendingChanges(10, 1_000, 0.0, size=1 << 20), 1 << 20)
+        == 1_000 // cost_model.MEMORY_EXPANSION
+    )
+    assert cost_model.fitting_rows(PendingChanges(1, 1, 0.0, size=1 << 40), 1 << 20) == 1
 
 
 @pytest.mark.parametrize(
@@ -52,16 +55,16 @@ def test_no_budget(given: object) -> None:
 
 def test_where_the_budget_comes_from(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VIEWKEEPER_MEMORY", raising=False)
-    assert budget() == machine_share() > 1 << 28
+    assert process_budget() == default_budget() > 1 << 28
     monkeypatch.setenv("VIEWKEEPER_MEMORY", "300MB")
-    assert budget() == 300 * 10**6
+    assert process_budget() == 300 * 10**6
     with vk.open(url, memory="200MB") as db:
         shop.change(db, 1)
         db.refresh("driver")
         assert db.status().memory == 200 * 10**6
-        stage = db._maintain().stage
+        stage = db._acquire_maintainer().executor
         settings = "current_setting('memory_limit') AS m, current_setting('temp_directory') AS d"
-        limit, place = stage.crew.alone().run(f"SELECT {settings}")
+        limit, place = stage.pool.use_primary().run(f"SELECT {settings}")
         assert limit[0].as_py() == "76.2 MiB"
         assert Path(place[0].as_py()).parents[1] == Path(stage.state.directory)
     with pytest.warns(DeprecationWarning, match="batch_memory"):
@@ -74,16 +77,18 @@ def test_where_the_budget_comes_from(url: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_databases_that_are_maintained_in_one_process_share_its_budget(make_db: Callable[..., Any]) -> None:
     def limit(db: Any) -> str:
-        duck = db._maintain().stage.crew.alone()
+        duck = db._acquire_maintainer().executor.pool.use_primary()
         return str(duck.run("SELECT current_setting('memory_limit') AS m")["m"][0].as_py())
 
     with make_db("one", memory="1GB") as one:
         assert limit(one) == "381.4 MiB", "two fifths"
         with make_db("two") as two:
-            assert budget() == two._maintain().publisher.memory.given == 10**9, "what the process may take"
+            assert process_budget() == two._maintain().publisher.memory.process_limit == 10**9, (
+                "what the process may take"
+            )
             assert limit(one) == limit(two) == "190.7 MiB"
         with make_db("reader", memory="2GB"):
-            assert budget() == 2 * 10**9, "the most that was given"
+            assert process_budget() == 2 * 10**9, "the most that was given"
             assert limit(one) == "381.4 MiB", "who does not maintain has no share"
         assert limit(one) == "381.4 MiB"
         assert one.status().memory in (None, 10**9)
@@ -94,15 +99,17 @@ def test_every_duckdb_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Path(vk.__file__).parent
     assert [p.name for p in source.rglob("*.py") if "duckdb.connect(" in p.read_text()] == ["ducks.py"]
     monkeypatch.setenv("VIEWKEEPER_MEMORY", "4GiB")
-    with connect() as alone, connect(Memory(1 << 30)) as owned, Duck() as small:
-        told = [c.sql("SELECT current_setting('memory_limit')").fetchall()[0][0] for c in (alone, owned, small._con)]
+    with connect() as alone, connect(MemoryBudget(1 << 30)) as owned, PreparedStatements() as small:
+        told = [
+            c.sql("SELECT current_setting('memory_limit')").fetchall()[0][0] for c in (alone, owned, small._connection)
+        ]
     assert told == ["512.0 MiB", "409.5 MiB", "512.0 MiB"]
 
 
 def test_an_audit_keeps_large_tables_in_files(
     make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Memory, "waiting", 1)
+    monkeypatch.setattr(MemoryBudget, "buffer_bytes", 1)
     with make_db("audited", spark=spark, memory="64MiB") as db:
         db.sql("CREATE TABLE t (k BIGINT, v DECIMAL(5, 2), PRIMARY KEY (k))")
         db.sql("CREATE MATERIALIZED VIEW bag AS SELECT v FROM t")
@@ -113,16 +120,16 @@ def test_an_audit_keeps_large_tables_in_files(
 
 
 def test_rows_put_aside_are_the_same_and_leave_nothing(tmp_path: Path) -> None:
-    memory = Memory(1 << 28).beside(tmp_path)
+    memory = MemoryBudget(1 << 28).with_spill_directory(tmp_path)
     rows = pa.table({"k": np.arange(400_000), "t": [f"row {n}" for n in range(400_000)]}).slice(7)
     before = pa.total_allocated_bytes()
-    aside = memory.aside(rows)
+    aside = memory.spill(rows)
     assert aside.equals(rows)
     assert pa.total_allocated_bytes() - before < 1 << 20
     assert list((tmp_path / "spill").rglob("*.arrow")) == [], "nobody can find it"
-    gathered = memory.gathered(iter(rows.to_batches(10_000)), rows.schema)
+    gathered = memory.collect(iter(rows.to_batches(10_000)), rows.schema)
     assert gathered.equals(rows)
-    memory.leave()
+    memory.close()
     assert not (tmp_path / "spill").exists()
 
 
@@ -142,7 +149,7 @@ def test_what_a_killed_process_spilled_is_removed(make_db: Callable[..., Any]) -
 def test_a_backlog_larger_than_memory_is_several_batches(
     url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost_model, "EXPANSION", 1_000)  # as if every row took kilobytes
+    monkeypatch.setattr(cost_model, "MEMORY_EXPANSION", 1_000)  # as if every row took kilobytes
     with vk.open(url, memory="64MiB") as db:
         before = db.status().epoch
         rng = random.Random(1)
@@ -152,7 +159,7 @@ def test_a_backlog_larger_than_memory_is_several_batches(
         after = db.status()
         assert after.epoch - before > 5
         assert after.lag_changes == 0
-        ledger.injected("backlog larger than memory")
+        ledger.count_injection("backlog larger than memory")
         ledger.check("backlog larger than memory", db)
 
 
@@ -161,17 +168,17 @@ def test_one_call_that_is_more_than_fits_is_read_in_parts(
 ) -> None:
     """It cannot be cut, so it is a batch of its own, whatever waits after it."""
     read: list[int] = []
-    part_of_changes = LmdbStore.part_of_changes
+    part_of_changes = LmdbStore.changes_partition
 
     def counted(self: LmdbStore, *span: Any) -> pa.Table:
         read.append(span[-1])
         return part_of_changes(self, *span)
 
-    monkeypatch.setattr(cost_model, "EXPANSION", 1_000_000)
+    monkeypatch.setattr(cost_model, "MEMORY_EXPANSION", 1_000_000)
     for name in ("_ROWS_IN_PARTS", "_ROWS_ASIDE", "ROWS_FOR_MORE"):
         monkeypatch.setattr(changes, name, 100)  # by several threads, each part in a file
-    monkeypatch.setattr(Memory, "piece", 4_000)
-    monkeypatch.setattr(LmdbStore, "part_of_changes", counted)
+    monkeypatch.setattr(MemoryBudget, "piece_bytes", 4_000)
+    monkeypatch.setattr(LmdbStore, "changes_partition", counted)
     rng = random.Random(2)
     with vk.open(url, memory="64MiB") as db:
         db.put("orders", [shop.order(n, rng) for n in range(700)])
@@ -186,7 +193,7 @@ def test_one_call_that_is_more_than_fits_is_read_in_parts(
 def test_memory_that_runs_out_halves_the_batch(url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than so many changed rows at once, and there is no memory left."""
     most = 200
-    whole = changes.Capture.changes
+    whole = changes.Capture.read_changes
 
     def short(self: changes.Capture, *span: Any) -> Any:
         found = whole(self, *span)
@@ -198,9 +205,9 @@ def test_memory_that_runs_out_halves_the_batch(url: str, ledger: Ledger, monkeyp
         epoch = db.status().epoch
         for step in range(40):
             shop.change(db, step)
-        db._maintain()
+        db._acquire_maintainer()
         with monkeypatch.context() as patched:
-            patched.setattr(changes.Capture, "changes", short)
+            patched.setattr(changes.Capture, "read_changes", short)
             db.refresh("driver")  # several batches, each half as long as the one that did not fit
             assert db.status().epoch > epoch + 1
             ledger.check("memory runs out", db)
@@ -209,7 +216,7 @@ def test_memory_that_runs_out_halves_the_batch(url: str, ledger: Ledger, monkeyp
             with pytest.raises(StoreError, match="Memory ran out"):
                 db.refresh("driver")
             assert db.status().epoch == epoch
-            ledger.injected("memory runs out")
+            ledger.count_injection("memory runs out")
             ledger.check("memory runs out", db)
         db.refresh("driver")
         assert db.status().lag_changes == 0
@@ -220,11 +227,11 @@ def test_a_huge_group_spills_beside_the_state(url: str, ledger: Ledger) -> None:
     """One customer has every order: its rows are recomputed at each change, under DuckDB's own limit."""
     with vk.open(url) as db:
         db.put("orders", [{**shop.order(n, random.Random(n)), "customer": 1} for n in range(30_000)])
-        duck = db._maintain().stage.duck
+        duck = db._acquire_maintainer().executor.statements
         place = duck.run("SELECT current_setting('temp_directory') AS d")["d"][0].as_py()
         assert Path(place).parents[1] == Path(url.removeprefix("lmdb:")) / "state"
         db.refresh("driver")
-        ledger.injected("huge group")
+        ledger.count_injection("huge group")
         ledger.check("huge group", db)
         db.put("orders", {**shop.order(1, random.Random(5)), "customer": 1})
         db.refresh("driver")
@@ -259,7 +266,7 @@ def test_a_process_that_really_has_no_more(
     out, errors = (process := victim(url, "catch up", first=megabytes)).communicate(timeout=600)
     assert process.returncode == 0, errors[-3000:]
     assert out.startswith("done") or "VK503" in out, out
-    ledger.injected(fault)
+    ledger.count_injection(fault)
     with vk.open(url, mode="r") as db:
         ledger.check(fault, db)
         assert (db.status().lag_changes == 0) == out.startswith("done")

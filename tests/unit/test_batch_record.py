@@ -34,9 +34,9 @@ def batch(number: int, runs: dict[str, Any]) -> Batch:
 
 
 def publish(
-    meta: Any, number: int, runs: dict[str, Any], basis: batch_record.Basis | None
-) -> batch_record.Basis | None:
-    made = batch_record.encode(batch(number, json.loads(json.dumps(runs))), basis)
+    meta: Any, number: int, runs: dict[str, Any], basis: batch_record.RunBasis | None
+) -> batch_record.RunBasis | None:
+    made = batch_record.encode_batch(batch(number, json.loads(json.dumps(runs))), basis)
     made.put(meta)
     return made.basis
 
@@ -54,7 +54,7 @@ def test_what_is_read_is_what_was_written(changes: list[dict[str, int | None]], 
         runs = {s: r for s, r in (runs | {s: n if n is None else [[s, n]] for s, n in changed.items()}).items() if r}
         basis = publish(meta, number + 1, runs, None if number in forgotten else basis)
         assert batch_record.read_batch(meta) == batch(number + 1, runs)
-        assert metadata.read_number(meta, metadata.BATCH_NUMBER) == number + 1
+        assert metadata.read_counter(meta, metadata.BATCH_NUMBER) == number + 1
 
 
 def test_a_batch_writes_what_it_changes() -> None:

@@ -39,9 +39,9 @@ class Shelf:
         self.reads += 1
         return json.loads(self.records[name]) if name in self.records else None
 
-    def write(self, written: catalog_records.Difference | None) -> None:
+    def write(self, written: catalog_records.CatalogDifference | None) -> None:
         if written is not None:
-            again = catalog_records.Difference.from_json(json.loads(json.dumps(written.to_json())))
+            again = catalog_records.CatalogDifference.from_json(json.loads(json.dumps(written.to_json())))
             texts: dict[str, Any] = {"catalog": again.head}
             texts |= {f"catalog:{i}": data for i, data in again.definitions.items()}
             for name, data in texts.items():
@@ -51,7 +51,7 @@ class Shelf:
                     del self.records[name]
 
     def change(self, known: Catalog, change: Any) -> Catalog:
-        made, written = catalog_records.changed(self, known, change)
+        made, written = catalog_records.apply_change(self, known, change)
         self.write(written)
         return made
 
@@ -85,23 +85,23 @@ def test_what_is_read_since_a_known_version_is_the_whole(steps: list[tuple[int, 
             if kind == 2:
                 return catalog.without(one.id)
             if kind == 3:
-                return catalog.renaming(one, f"n{number}")
+                return catalog.with_renamed_entry(one, f"n{number}")
             if kind == 4 and catalog.views:
                 moved = catalog.views[pick % len(catalog.views)]
-                return catalog.replacing(replace(moved, at=OwnCut(number, 0, number, 0.0)))
-            return catalog.with_ids_taken(1) if pick % 2 else catalog
+                return catalog.with_replaced_view(replace(moved, own_cut=OwnCut(number, 0, number, 0.0)))
+            return catalog.with_reserved_ids(1) if pick % 2 else catalog
 
         writer = shelf.change(writer, change)
-        whole = catalog_records.read(shelf, Catalog())
+        whole = catalog_records.read_catalog(shelf, Catalog())
         assert as_json(writer) == as_json(whole)
         assert writer == whole
         if looks:
-            reader = catalog_records.read(shelf, reader)
+            reader = catalog_records.read_catalog(shelf, reader)
             assert reader == whole
         for listed in (*whole.tables, *(v.table for v in whole.views)):
-            assert writer.table_of(listed.id) == listed == writer.table(listed.name.upper())
+            assert writer.find_table_by_id(listed.id) == listed == writer.table(listed.name.upper())
         assert len(writer._ids) == len(whole.tables) + len(whole.views)
-    assert catalog_records.read(shelf, reader) == catalog_records.read(shelf, Catalog())
+    assert catalog_records.read_catalog(shelf, reader) == catalog_records.read_catalog(shelf, Catalog())
 
 
 def test_a_view_costs_the_same_whatever_is_there() -> None:
@@ -113,7 +113,7 @@ def test_a_view_costs_the_same_whatever_is_there() -> None:
         before, read = shelf.written, shelf.reads
         catalog = shelf.change(catalog, lambda c, n=number: c.with_view(view(c, f"v{n}", (1,))))  # type: ignore[misc]
         spent.append(shelf.written - before)
-        reader = catalog_records.read(shelf, reader)
+        reader = catalog_records.read_catalog(shelf, reader)
         looked.append(shelf.reads - read)
     assert reader == catalog
     assert max(spent[400:]) < 1.5 * spent[40]
@@ -127,11 +127,11 @@ def test_one_whole_record_of_version_0_1_is_read_and_then_divided() -> None:
     whole = {"version": first.version, "next_id": first.next_id}
     listed = {"tables": [t.to_json() for t in first.tables], "views": [v.to_json() for v in first.views]}
     shelf.records["catalog"] = json.dumps({**whole, **listed})
-    assert catalog_records.read(shelf, Catalog()) == first
+    assert catalog_records.read_catalog(shelf, Catalog()) == first
     changed = shelf.change(Catalog(), lambda c: c.with_table(table(c, "u")))
     assert set(shelf.records) == {"catalog", "catalog:1", "catalog:2", "catalog:3"}
-    assert catalog_records.read(shelf, Catalog()) == catalog_records.read(shelf, first) == changed
-    assert catalog_records.Difference.from_json({**whole, **listed}).definitions.keys() == {1, 2}
+    assert catalog_records.read_catalog(shelf, Catalog()) == catalog_records.read_catalog(shelf, first) == changed
+    assert catalog_records.CatalogDifference.from_json({**whole, **listed}).definitions.keys() == {1, 2}
 
 
 def test_a_change_of_very_many_is_not_listed() -> None:
@@ -146,7 +146,7 @@ def test_a_change_of_very_many_is_not_listed() -> None:
 
     catalog = shelf.change(catalog, many)
     assert len(shelf.records["catalog"]) < 200
-    assert catalog_records.read(shelf, reader) == catalog
+    assert catalog_records.read_catalog(shelf, reader) == catalog
 
 
 def test_who_reads_whom_is_known_through_others() -> None:
@@ -155,8 +155,8 @@ def test_who_reads_whom_is_known_through_others() -> None:
     for name, reads in (("a", (1,)), ("b", (1,)), ("c", (1,))):
         catalog = catalog.with_view(view(catalog, name, reads))
     a, b, c = (catalog.view(name) for name in "abc")
-    catalog = catalog.replacing(replace(a, plan=view(catalog, "x", (b.table.id,)).plan))
-    catalog = catalog.replacing(replace(b, plan=view(catalog, "x", (c.table.id,)).plan))
+    catalog = catalog.with_replaced_view(replace(a, plan=view(catalog, "x", (b.table.id,)).plan))
+    catalog = catalog.with_replaced_view(replace(b, plan=view(catalog, "x", (c.table.id,)).plan))
     assert catalog.dependents([c.table.id]) == [a.table.id, b.table.id]
     assert catalog.dependents([1]) == [a.table.id, b.table.id, c.table.id]
     assert catalog.readers[1] == {c.table.id}

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from viewkeeper.model.arrow_buffers import rows_at, same_words, taken, words
-from viewkeeper.model.delta import identical, identical_at
+from viewkeeper.model.arrow_buffers import buffer_view, equal_bits, take_array, take_table_rows
+from viewkeeper.model.delta import identical_rows, identical_rows_at
 
 COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
     "integers": (pa.int64(), [1, 2, -3, 2**62], [1, 5, -3, -(2**62)]),
@@ -39,19 +39,19 @@ def _seen(value: Any) -> Any:
 def test_rows_are_identical_as_their_values_are(name: str) -> None:
     kind, one, other = COLUMNS[name]
     if "dictionary" in name:  # never in a delta: only that its numbers are not taken for its values
-        assert words(pa.array(one, kind)) is None
+        assert buffer_view(pa.array(one, kind)) is None
         return
     expected = [_seen(a) == _seen(b) for a, b in zip(one, other, strict=True)]
     padded = [pa.array([*v[:1], *v, *v[:1]], kind)[1 : 1 + len(v)] if v else pa.array(v, kind) for v in (one, other)]
     for left, right in ((pa.array(one, kind), pa.array(other, kind)), padded):
-        assert identical(pa.table({"v": left}), pa.table({"v": right})).tolist() == expected
-        found = same_words(left, right)
+        assert identical_rows(pa.table({"v": left}), pa.table({"v": right})).tolist() == expected
+        found = equal_bits(left, right)
         assert found is None or found.tolist() == expected
     whole = pa.table({"v": pa.array([*one, *other], kind), "¤w": pa.array(range(2 * len(one)), pa.int64())})
     places = np.arange(len(one))
-    assert identical_at(whole, places, places + len(one), but="¤w").tolist() == expected
+    assert identical_rows_at(whole, places, places + len(one), but="¤w").tolist() == expected
     chunks = pa.chunked_array([pa.array(one[:1], kind), pa.array(one[1:], kind)], kind)
-    assert identical(pa.table({"v": chunks}), pa.table({"v": pa.array(other, kind)})).tolist() == expected
+    assert identical_rows(pa.table({"v": chunks}), pa.table({"v": pa.array(other, kind)})).tolist() == expected
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -59,9 +59,9 @@ def test_taken_is_take(name: str) -> None:
     kind, values, _ = COLUMNS[name]
     array = pa.array(values, kind)
     places = pa.array(np.array([2, 0, 0, 3][: len(values)], np.int64))
-    assert taken(array, places).equals(array.take(places))
+    assert take_array(array, places).equals(array.take(places))
     with pytest.raises(pa.ArrowIndexError):
-        taken(array, pa.array([len(values)]))
+        take_array(array, pa.array([len(values)]))
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -74,7 +74,7 @@ def test_rows_of_several_chunks_are_taken_as_of_one(name: str, cuts: tuple[int, 
     random = np.random.default_rng(1)
     for count in (0, 1, 3, 20) if whole.num_rows else (0,):
         places = random.integers(0, max(1, whole.num_rows), count)
-        found = rows_at(table, places)
+        found = take_table_rows(table, places)
         assert found.schema == table.schema
         assert found.column("n").to_pylist() == places.tolist()
         for column in ("one", "other"):

@@ -460,7 +460,7 @@ def test_a_table_made_for_a_load_goes_with_it(
     vk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: BaseException
 ) -> None:
     import viewkeeper
-    from viewkeeper.cli.load import load, made_for
+    from viewkeeper.cli.load import create_for_load, load
 
     vk("init")
     (tmp_path / "t.csv").write_text("a,b\n1,x\n")
@@ -471,7 +471,7 @@ def test_a_table_made_for_a_load_goes_with_it(
     create = "CREATE TABLE t (a INT, b STRING, PRIMARY KEY (a))"
     with viewkeeper.open(f"lmdb:{tmp_path / 'shop'}") as db:
         monkeypatch.setattr(db, "put", stop)
-        with pytest.raises(type(bad)), made_for(db, "t", create):
+        with pytest.raises(type(bad)), create_for_load(db, "t", create):
             load(db, db._writes.table("t", "load"), [tmp_path / "t.csv"])
     assert vk("sql", "SHOW TABLES")[1] == "(none)\n"
 
@@ -500,7 +500,7 @@ def test_where_bad_rows_cannot_go_nothing_is_written(vk: Run, tmp_path: Path, mo
 
 
 def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:
-    from viewkeeper.cli.input_files import open_pieces
+    from viewkeeper.cli.input_files import read_pieces
     from viewkeeper.model.schema import Column, KeyPart, Table
 
     table = Table(1, "t", (Column("a", types.BIGINT, nullable=False), Column("b", types.STRING)), (KeyPart("a"),))
@@ -510,11 +510,11 @@ def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text(text)
         read: list[int] = []
-        assert sum(piece.rows.num_rows for piece in open_pieces(table, tmp_path / name, read.append)) == 9
+        assert sum(piece.rows.num_rows for piece in read_pieces(table, tmp_path / name, read.append)) == 9
         assert sum(read) == len(text)
     pq.write_table(pa.table({"a": range(70_000)}), tmp_path / "t.parquet")
     read = []
-    assert len(list(open_pieces(table, tmp_path / "t.parquet", read.append))) > 1
+    assert len(list(read_pieces(table, tmp_path / "t.parquet", read.append))) > 1
     assert sum(read) == (tmp_path / "t.parquet").stat().st_size
 
 

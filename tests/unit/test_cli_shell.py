@@ -11,7 +11,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from viewkeeper.cli.shell import complete
+from viewkeeper.cli.shell import complete_statements
 
 
 @pytest.fixture
@@ -107,4 +107,4 @@ def test_the_ways_out(terminal: Any, word: str) -> None:
     ],
 )
 def test_a_semicolon_ends_a_statement_but_not_inside_a_quote(text: str, statements: list[str] | None) -> None:
-    assert complete(text) == statements
+    assert complete_statements(text) == statements

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drawn import WHOLE
+from tests.drawn import INTEGER_STRATEGIES
 
 from viewkeeper.errors import BadValue, CorruptState
 from viewkeeper.model import types
@@ -20,7 +20,7 @@ from viewkeeper.model.encoding.rows import decode_row, decode_rows, encode_rows
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    **WHOLE,
+    **INTEGER_STRATEGIES,
     "float": st.floats(width=32, allow_nan=False),
     "double": st.floats(allow_nan=False),
     "decimal(9,0)": st.integers(-(10**9) + 1, 10**9 - 1).map(Decimal),
@@ -37,7 +37,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def table_of(*names: str) -> Table:
-    return Table(1, "t", tuple(Column(f"c{at}", types.of(name)) for at, name in enumerate(names)), (KeyPart("c0"),))
+    return Table(
+        1, "t", tuple(Column(f"c{at}", types.parse_type(name)) for at, name in enumerate(names)), (KeyPart("c0"),)
+    )
 
 
 @st.composite
@@ -70,7 +72,7 @@ def test_any_columns_in_any_order(case: tuple[Table, pa.Table], data: st.DataObj
 @given(filled())
 def test_one_row_as_python_values_is_what_arrow_says(case: tuple[Table, pa.Table]) -> None:
     table, rows = case
-    expected = rows.cast(table.outside).to_pylist()
+    expected = rows.cast(table.external_schema).to_pylist()
     assert [decode_row(table, value) for value in encode_rows(table, rows).to_pylist()] == expected
 
 
@@ -120,15 +122,17 @@ def test_nan_and_infinity_survive() -> None:
 def test_rows_from_before_a_column_was_added_have_null_there(case: tuple[Table, pa.Table], data: st.DataObject) -> None:
     old, rows = case
     added = data.draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=3))
-    new = replace(old, columns=(*old.columns, *(Column(f"added{at}", types.of(name)) for at, name in enumerate(added))))
+    new = replace(
+        old, columns=(*old.columns, *(Column(f"added{at}", types.parse_type(name)) for at, name in enumerate(added)))
+    )
     widened = rows
     for at, name in enumerate(added):
-        widened = widened.append_column(f"added{at}", pa.nulls(rows.num_rows, types.arrow(types.of(name))))
+        widened = widened.append_column(f"added{at}", pa.nulls(rows.num_rows, types.arrow(types.parse_type(name))))
     filled_in = widened.slice(0, 1)
     values = pa.concat_arrays([encode_rows(old, rows), encode_rows(new, filled_in), encode_rows(old, rows)])
     expected = pa.concat_tables([widened, filled_in, widened])
     assert decode_rows(new, values).equals(expected)
-    assert [decode_row(new, v) for v in values.to_pylist()] == expected.cast(new.outside).to_pylist()
+    assert [decode_row(new, v) for v in values.to_pylist()] == expected.cast(new.external_schema).to_pylist()
 
 
 @given(st.data())
@@ -139,28 +143,34 @@ def test_columns_that_come_and_go_leave_every_row_readable(data: st.DataObject) 
     for _ in range(data.draw(st.integers(1, 8))):
         droppable = [c.name for c in table.columns[1:]]
         if droppable and data.draw(st.booleans()):
-            table = table.dropping(data.draw(st.sampled_from(droppable)))
+            table = table.without_column(data.draw(st.sampled_from(droppable)))
         else:
             name = data.draw(
                 st.sampled_from([n for n in ("a", "b", "c", "d", "e", "f", "g", "h") if n not in droppable])
             )
-            table = table.adding(Column(name, types.of(data.draw(st.sampled_from(list(VALUES))))))
-        row = {c.inside: data.draw(st.none() | VALUES[str(c.type)]) for c in table.columns[1:]} | {"c0": len(rows)}
-        columns = [pa.array([row[c.inside]], types.arrow(c.type)) for c in table.columns]
+            table = table.with_column(Column(name, types.parse_type(data.draw(st.sampled_from(list(VALUES))))))
+        row = {c.internal_name: data.draw(st.none() | VALUES[str(c.type)]) for c in table.columns[1:]} | {
+            "c0": len(rows)
+        }
+        columns = [pa.array([row[c.internal_name]], types.arrow(c.type)) for c in table.columns]
         values.append(encode_rows(table, pa.table(columns, schema=table.arrow)))
         shapes.append(table)
         rows.append(row)
-        written.append({c.inside for c in table.columns})
+        written.append({c.internal_name for c in table.columns})
     assert Table.from_json(table.to_json()) == table
     final = shapes[-1]
     for now in shapes:
-        reader = now.reaching(final)
+        reader = now.with_later_version(final)
         found = decode_rows(reader, pa.concat_arrays(values))
         found.validate(full=True)
         expected = pa.table(
             [
                 pa.array(
-                    [row[c.inside] if c.inside in had else None for row, had in zip(rows, written, strict=True)], f.type
+                    [
+                        row[c.internal_name] if c.internal_name in had else None
+                        for row, had in zip(rows, written, strict=True)
+                    ],
+                    f.type,
                 )
                 for c, f in zip(now.columns, now.arrow, strict=True)
             ],
@@ -168,10 +178,12 @@ def test_columns_that_come_and_go_leave_every_row_readable(data: st.DataObject) 
         )
         assert found.equals(expected)
         assert [decode_row(reader, v.as_py()) for v in pa.concat_arrays(values)] == expected.cast(
-            now.outside
+            now.external_schema
         ).to_pylist()
         assert (
-            decode_rows(reader.inside, pa.concat_arrays(values)).rename_columns(expected.column_names).equals(expected)
+            decode_rows(reader.internal, pa.concat_arrays(values))
+            .rename_columns(expected.column_names)
+            .equals(expected)
         )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.runtime.processes.scheduler import _Kind, _least
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.runtime.processes.scheduler import _fastest_times, _WorkloadPlan
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from viewkeeper.runtime.processes.scheduler import _Kind, _least
     ],
 )
 def test_parts_are_uneven_if_one_takes_longer_most_of_the_time(took: list[tuple[float, ...]], uneven: bool) -> None:
-    assert _Kind(Flow(), took=took).is_uneven is uneven
+    assert _WorkloadPlan(Dataflow(), partition_times=took).is_imbalanced is uneven
 
 
 def test_an_operator_takes_what_it_took_when_nothing_was_in_its_way() -> None:
-    assert _least([{"a": 0.3, "b": 0.1}, {"a": 0.2, "c": 0.4}]) == {"a": 0.2, "b": 0.1, "c": 0.4}
+    assert _fastest_times([{"a": 0.3, "b": 0.1}, {"a": 0.2, "c": 0.4}]) == {"a": 0.2, "b": 0.1, "c": 0.4}

@@ -15,8 +15,14 @@ import pytest
 from viewkeeper import errors
 from viewkeeper.errors import Defect, MaintainerBusy, PublicationUnknown, Timeout, ViewkeeperError
 from viewkeeper.maintain.remote_ddl import client, server
-from viewkeeper.maintain.remote_ddl.client import ask_maintainer
-from viewkeeper.maintain.remote_ddl.messages import RUNNING, Answer, error_message, received_error, to_message
+from viewkeeper.maintain.remote_ddl.client import request_definition
+from viewkeeper.maintain.remote_ddl.messages import (
+    RUNNING,
+    DefinitionAnswer,
+    error_from_message,
+    error_message,
+    to_message,
+)
 from viewkeeper.maintain.remote_ddl.server import DefinitionServer
 from viewkeeper.store.mailbox import ANSWER, REQUEST, FileMailbox
 
@@ -27,7 +33,7 @@ class Place:
     def __init__(self, directory: Path) -> None:
         self.url = "lmdb:here"
         self.mailbox = FileMailbox(directory)
-        self.mailbox.pause = 0.002
+        self.mailbox.poll_interval = 0.002
         self.holder: str | None = "process 1"
         self.ran: list[str] = []
         self.runs: Callable[..., Any] = lambda call, arguments, progress: f"{arguments[0]} done"
@@ -44,7 +50,7 @@ class Place:
         def busy() -> None:
             raise MaintainerBusy("It is maintained elsewhere.")
 
-        answer = ask_maintainer(self, "define", [name], progress, take_over or busy)  # type: ignore[arg-type]
+        answer = request_definition(self, "define", [name], progress, take_over or busy)  # type: ignore[arg-type]
         return answer if answer is None else answer.result
 
 
@@ -181,7 +187,7 @@ def test_the_outcome_is_open_when_the_process_is_gone_in_the_midst_of_it(place: 
     sender = in_thread(lambda: place.ask("a", take_over=lambda: None))
     until(place.mailbox.names)
     (name,) = place.mailbox.names()
-    place.mailbox.write(name, ANSWER, to_message(Answer("process 1", RUNNING)))
+    place.mailbox.write(name, ANSWER, to_message(DefinitionAnswer("process 1", RUNNING)))
     place.holder = holder
     sender.thread.join()
     assert isinstance(sender.error, PublicationUnknown)
@@ -190,10 +196,10 @@ def test_the_outcome_is_open_when_the_process_is_gone_in_the_midst_of_it(place: 
 
 
 def test_silence_is_a_timeout_and_the_request_is_never_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "SILENCE", 0.05)
+    monkeypatch.setattr(client, "SILENCE_TIMEOUT", 0.05)
     with pytest.raises(Timeout, match=r"has not answered for 0\.05 s\. Nothing was changed\."):
         place.ask("a")
-    place.server.look()
+    place.server.poll()
     assert place.ran == []
     assert place.mailbox.names() == []
 
@@ -202,13 +208,13 @@ def test_what_nobody_waits_for_is_not_run(place: Place, monkeypatch: pytest.Monk
     """Of a sender that is gone; of this process itself; what another process has begun; what cannot be read."""
     now = time.time()
     sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "seen": now}
-    place.mailbox.write("gone", REQUEST, {**sent, "seen": now - 2 * server.UNSEEN})
+    place.mailbox.write("gone", REQUEST, {**sent, "seen": now - 2 * server.SENDER_TIMEOUT})
     place.mailbox.write("mine", REQUEST, {**sent, "process": server.THIS_PROCESS})
     place.mailbox.write("begun", REQUEST, sent)
-    place.mailbox.write("begun", ANSWER, to_message(Answer("process 0", RUNNING)))
+    place.mailbox.write("begun", ANSWER, to_message(DefinitionAnswer("process 0", RUNNING)))
     place.mailbox.write("newer", REQUEST, {**sent, "colour": "red"})
     (place.mailbox._directory / "broken.request").write_text("{")
-    place.server.look()
+    place.server.poll()
     assert place.ran == []
     assert place.mailbox.names() == ["begun", "broken", "mine", "newer"]
     refused = place.mailbox.read("newer", ANSWER)
@@ -220,7 +226,7 @@ def test_rubbish_beside_the_requests_stops_none_of_them(place: Place) -> None:
     now = time.time()
     sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "seen": now}
     place.mailbox.write("begun", REQUEST, sent)
-    place.mailbox.write("begun", ANSWER, to_message(Answer("process 0", RUNNING)))
+    place.mailbox.write("begun", ANSWER, to_message(DefinitionAnswer("process 0", RUNNING)))
     directory = place.mailbox._directory
     (directory / "a.request").mkdir()
     (directory / "b.answer").mkdir()
@@ -246,7 +252,7 @@ def test_a_request_that_was_taken_back_as_it_was_to_begin_is_not_run(place: Plac
         write(called, part, message)
 
     place.mailbox.write = taken_back_first  # type: ignore[method-assign]
-    place.server.look()
+    place.server.poll()
     assert place.ran == []
     assert [*place.mailbox._directory.iterdir()] == []
     sender.thread.join()
@@ -269,12 +275,12 @@ def test_a_sender_that_was_stopped_finds_its_answer_and_never_sends_again(
 ) -> None:
     """Its statement ran while it was stopped; the answer waits for it, for an hour."""
     now = time.time()
-    stopped = now - 2 * server.UNSEEN
+    stopped = now - 2 * server.SENDER_TIMEOUT
     for name, seen in (("answered", stopped), ("forgotten", now - 2 * server.KEPT)):
         sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": seen, "seen": seen}
         place.mailbox.write(name, REQUEST, sent)
-        place.mailbox.write(name, ANSWER, to_message(Answer("process 1", "done", result="x done")))
-    place.server.look()
+        place.mailbox.write(name, ANSWER, to_message(DefinitionAnswer("process 1", "done", result="x done")))
+    place.server.poll()
     assert place.mailbox.names() == ["answered"]
     assert place.ran == []
 
@@ -285,6 +291,6 @@ def test_an_error_of_every_code_arrives_as_it_was_raised() -> None:
     for kind in kinds:
         error = kind("What is wrong.", hint="What to do.")
         error.view = "totals"
-        made = received_error(error_message(error))
+        made = error_from_message(error_message(error))
         assert (made.code, str(made), made.view) == (kind.code, str(error), "totals")
         assert isinstance(error, type(made))

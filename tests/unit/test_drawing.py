@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import re
 
-from viewkeeper.explain.diagram import Box, Link, Picture
+from viewkeeper.explain.diagram import Diagram, DiagramBox, DiagramEdge
 from viewkeeper.explain.render import to_svg
 
 
-def places(picture: Picture) -> dict[int, tuple[int, int]]:
+def places(picture: Diagram) -> dict[int, tuple[int, int]]:
     found = re.findall(r'<title>#(\d+) [^<]*</title><rect x="(\d+)" y="(\d+)"', to_svg(picture))
     return {int(number): (int(x), int(y)) for number, x, y in found}
 
 
-def shop(lookup: int, aggregate: int) -> Picture:
+def shop(lookup: int, aggregate: int) -> Diagram:
     """Orders and items, their lookups in one round or the next."""
     boxes = (
-        Box(1, "input", "Δ orders", (), 0, "orders"),
-        Box(2, "input", "Δ items", (), 0, "items"),
-        Box(3, "image", "image of items", (), 1, "items"),
-        Box(4, "lookup", "look up items", (), lookup, "items", reads=3),
-        Box(5, "lookup", "look up shops", (), lookup, "shops"),
-        Box(6, "aggregate", "aggregate", (), aggregate),
-        Box(7, "sink", "view v", (), aggregate, "v"),
+        DiagramBox(1, "input", "Δ orders", (), 0, "orders"),
+        DiagramBox(2, "input", "Δ items", (), 0, "items"),
+        DiagramBox(3, "image", "image of items", (), 1, "items"),
+        DiagramBox(4, "lookup", "look up items", (), lookup, "items", reads=3),
+        DiagramBox(5, "lookup", "look up shops", (), lookup, "shops"),
+        DiagramBox(6, "aggregate", "aggregate", (), aggregate),
+        DiagramBox(7, "sink", "view v", (), aggregate, "v"),
     )
-    links = (Link(1, 4), Link(4, 5), Link(2, 3), Link(5, 6), Link(6, 7))
-    return Picture("v", ("id",), True, aggregate + 1, boxes, links)
+    links = (DiagramEdge(1, 4), DiagramEdge(4, 5), DiagramEdge(2, 3), DiagramEdge(5, 6), DiagramEdge(6, 7))
+    return Diagram("v", ("id",), True, aggregate + 1, boxes, links)
 
 
 def test_deltas_go_from_left_to_right_within_a_round_too() -> None:

@@ -16,11 +16,11 @@ from viewkeeper.model.encoding.rows import encode_rows
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.contract.store import ViewChange
 from viewkeeper.store.ordered import change_encoding, row_images, write_call
-from viewkeeper.store.ordered.change_encoding import encoded_changes
-from viewkeeper.store.ordered.row_images import by_key
-from viewkeeper.store.ordered.write_call import encoded_entries
+from viewkeeper.store.ordered.change_encoding import encode_view_changes
+from viewkeeper.store.ordered.row_images import sort_by_key
+from viewkeeper.store.ordered.write_call import encode_change_rows
 
-COLUMNS = (("k", types.STRING), ("i", types.INT), ("d", types.of("decimal(20,2)")), ("n", types.BIGINT))
+COLUMNS = (("k", types.STRING), ("i", types.INT), ("d", types.parse_type("decimal(20,2)")), ("n", types.BIGINT))
 
 
 def table(number: int, key: tuple[str, ...], *, descending: bool = False, bag: bool = False) -> Table:
@@ -38,7 +38,7 @@ def changed(of: Table, chance: Random, puts: int, deletes: int) -> ViewChange:
 
     rows = [{c.name: 1 if c.name == "¤count" else value(c.type) for c in of.stored} for _ in range(60)]
     unique = list({tuple(row[k.column] for k in of.key): row for row in rows}.values())
-    schema = pa.schema([of.arrow.field(k.column) for k in of.key])
+    schema = pa.schema([of.arrow.read_field(k.column) for k in of.key])
     gone = [{name: row[name] for name in schema.names} for row in unique[puts : puts + deletes]]
     return ViewChange(of, pa.Table.from_pylist(unique[:puts], of.arrow), pa.Table.from_pylist(gone, schema))
 
@@ -46,18 +46,18 @@ def changed(of: Table, chance: Random, puts: int, deletes: int) -> ViewChange:
 def ordered(found: Any) -> dict[int, list[tuple[bytes, bytes]]]:
     listed: dict[int, list[tuple[bytes, bytes]]] = {}
     for of, keys, after in found:
-        keys, after = by_key(of, keys, after)
+        keys, after = sort_by_key(of, keys, after)
         listed.setdefault(of.id, []).extend(zip(keys.to_pylist(), after.to_pylist(), strict=True))
     return listed
 
 
 def apart(changes: list[ViewChange]) -> Any:
-    return ((c.table, *piece) for c in changes for piece in encoded_entries(c.table, c.puts, c.deletes))
+    return ((c.table, *piece) for c in changes for piece in encode_change_rows(c.table, c.puts, c.deletes))
 
 
 @pytest.mark.parametrize("few", [3, 256])
 def test_together_as_apart(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_encoding, "_FEW", few)
+    monkeypatch.setattr(change_encoding, "_MAX_GROUPED_ROWS", few)
     chance = Random(few)
     changes = []
     for number in range(1, 60):
@@ -66,13 +66,13 @@ def test_together_as_apart(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
             number, [("k",), ("k", "i"), ("i",), ("k",), ("d", "k"), ()][kind], descending=kind == 3, bag=kind == 1
         )
         changes.append(changed(of, chance, chance.randrange(4) if of.key else 1, chance.randrange(3) if of.key else 0))
-    assert ordered(encoded_changes(changes)) == ordered(apart(changes))
+    assert ordered(encode_view_changes(changes)) == ordered(apart(changes))
 
 
 def test_keys_of_a_table_come_in_order() -> None:
     chance = Random(7)
     changes = [changed(table(number, ("k", "i")), chance, 5, 2) for number in range(1, 9)]
-    for _, keys, _ in encoded_changes(changes):
+    for _, keys, _ in encode_view_changes(changes):
         assert keys.to_pylist() == sorted(keys.to_pylist())
 
 
@@ -84,7 +84,7 @@ def test_a_row_that_is_too_large_is_named_by_its_table(monkeypatch: pytest.Monke
     for module in (row_images, change_encoding):
         monkeypatch.setattr(module, "LARGEST_KEY", 400)
     with pytest.raises(TooLarge, match="v2"):
-        list(encoded_changes(changes))
+        list(encode_view_changes(changes))
 
 
 def test_slices_of_a_large_call_are_the_same_by_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +93,9 @@ def test_slices_of_a_large_call_are_the_same_by_two_threads(monkeypatch: pytest.
     rows = [{"k_1": f"k{n % 7}", "i_1": n, "d_1": Decimal(n), "n_1": None if n % 5 else n} for n in numbers]
     puts, gone = pa.Table.from_pylist(rows[:400], of.arrow), pa.Table.from_pylist(rows[400:], of.arrow)
     monkeypatch.setattr(write_call, "_SLICE_ROWS", 37)
-    by_two = list(encoded_entries(of, puts, gone.select(["i_1", "k_1"])))
-    monkeypatch.setattr(write_call, "_SLICES_FOR_MORE", 1000)
-    by_one = list(encoded_entries(of, puts, gone.select(["i_1", "k_1"])))
+    by_two = list(encode_change_rows(of, puts, gone.select(["i_1", "k_1"])))
+    monkeypatch.setattr(write_call, "_MIN_PARALLEL_SLICES", 1000)
+    by_one = list(encode_change_rows(of, puts, gone.select(["i_1", "k_1"])))
     assert len(by_two) == 11 + 3
     assert [(k.to_pylist(), a.to_pylist()) for k, a in by_two] == [(k.to_pylist(), a.to_pylist()) for k, a in by_one]
     keys = [key for piece, _ in by_two[:11] for key in piece.to_pylist()]
@@ -107,7 +107,7 @@ def test_a_row_that_is_too_large_is_refused_from_a_thread_too(monkeypatch: pytes
     monkeypatch.setattr(write_call, "_SLICE_ROWS", 2)
     rows = [{"k_1": "x" * (1 << 17) if n == 11 else f"k{n}", "i_1": n, "d_1": None, "n_1": None} for n in range(20)]
     with pytest.raises(TooLarge, match="key of v1"):
-        list(encoded_entries(of, pa.Table.from_pylist(rows, of.arrow), of.arrow.empty_table().select(["k_1"])))
+        list(encode_change_rows(of, pa.Table.from_pylist(rows, of.arrow), of.arrow.empty_table().select(["k_1"])))
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 100])
@@ -120,8 +120,8 @@ def test_in_several_chunks_as_in_one(chunks: int, monkeypatch: pytest.MonkeyPatc
     whole = pa.Table.from_pylist(rows, of.arrow)
     step = -(-whole.num_rows // chunks)
     puts = pa.concat_tables([whole.slice(start, step) for start in range(0, whole.num_rows, step)])
-    none = pa.schema([of.arrow.field(k.column) for k in of.key]).empty_table()
-    keys, after = (pa.concat_arrays(each) for each in zip(*encoded_entries(of, puts, none), strict=True))
+    none = pa.schema([of.arrow.read_field(k.column) for k in of.key]).empty_table()
+    keys, after = (pa.concat_arrays(each) for each in zip(*encode_change_rows(of, puts, none), strict=True))
     assert len(keys) == 100
     assert keys.to_pylist() == sorted(keys.to_pylist())
     assert {of.id: list(zip(keys.to_pylist(), after.to_pylist(), strict=True))} == ordered(

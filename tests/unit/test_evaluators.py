@@ -10,18 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from viewkeeper.expressions import predicate
+from viewkeeper.expressions import render_predicate
 from viewkeeper.expressions.backends import vector_case, vector_values
-from viewkeeper.expressions.backends.vector_decimals import is_product, product_of
-from viewkeeper.expressions.backends.vector_predicates import Comparison, comparison, holds
-from viewkeeper.expressions.rules.table import TABLE
+from viewkeeper.expressions.backends.vector_decimals import evaluate_word_product, is_word_product
+from viewkeeper.expressions.backends.vector_predicates import VectorPredicate, compile_predicate, evaluate_predicate
+from viewkeeper.expressions.rules.table import RULES
 from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model import types
-from viewkeeper.operators.aggregation.row_groups import columns_of
+from viewkeeper.operators.aggregation.row_groups import compile_selection
 from viewkeeper.operators.segment import Segment
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 
-MONEY = types.of("decimal(8,2)")
+MONEY = types.parse_type("decimal(8,2)")
 VALUES: dict[types.Type, list[Any]] = {
     types.INT: [1, 2, None, 2],
     types.STRING: ["a", "ab", None, "ab"],
@@ -56,7 +56,7 @@ def arguments(type_: types.Type, shape: str) -> Iterator[Expr]:
 
 def expressions() -> Iterator[Expr]:
     """Every class of the table over columns and literals, with each type of result."""
-    ops = [op for op in TABLE if op not in ("column", "literal")]
+    ops = [op for op in RULES if op not in ("column", "literal")]
     for op, type_, shape, of in product(ops, VALUES, SHAPES, (types.BOOLEAN, types.INT, MONEY)):
         if op in ("And", "Or", "Not") and type_ != types.BOOLEAN:
             continue
@@ -64,27 +64,27 @@ def expressions() -> Iterator[Expr]:
 
 
 @pytest.fixture(scope="module")
-def duck() -> Iterator[Duck]:
-    with Duck() as opened:
+def duck() -> Iterator[PreparedStatements]:
+    with PreparedStatements() as opened:
         yield opened
 
 
-def by_statement(duck: Duck, expr: Expr) -> list[bool]:
-    sql = f"SELECT coalesce({predicate(expr)}, false) AS found FROM rows"
+def by_statement(duck: PreparedStatements, expr: Expr) -> list[bool]:
+    sql = f"SELECT coalesce({render_predicate(expr)}, false) AS found FROM rows"
     return [bool(found) for found in duck.run(sql, rows=ROWS)["found"].to_pylist()]
 
 
-def test_every_expression_that_comparisons_take_is_compared_as_a_statement_does(duck: Duck) -> None:
+def test_every_expression_that_comparisons_take_is_compared_as_a_statement_does(duck: PreparedStatements) -> None:
     taken = set()
     for expr in expressions():
         if expr.type != types.BOOLEAN:
             continue
         for asked in (expr, Expr("Not", types.BOOLEAN, (expr,))):
-            found: Comparison | None = comparison(asked)
+            found: VectorPredicate | None = compile_predicate(asked)
             if found is None:
                 continue
             taken.add((asked.op, expr.op))
-            assert holds(found, ROWS).tolist() == by_statement(duck, asked), asked
+            assert evaluate_predicate(found, ROWS).tolist() == by_statement(duck, asked), asked
     assert {("In", "In"), ("Not", "In"), ("LessThan", "LessThan")} <= taken
 
 
@@ -93,13 +93,13 @@ def test_every_expression_that_is_called_exact_is_worked_out() -> None:
         for module in (vector_values, vector_case):
             if module.is_exact(expr):
                 module.value_of(expr, ROWS)
-        if is_product(expr):
-            product_of(expr, ROWS)
+        if is_word_product(expr):
+            evaluate_word_product(expr, ROWS)
 
 
 def test_every_condition_that_few_rows_are_tested_by_can_be_tested() -> None:
     rows = ROWS.to_pylist()
     for expr in expressions():
-        found = columns_of(Segment("t", (expr,), (), None))
-        if found is not None and found.passing is not None:
-            assert all(found.passing(row) in (True, False) for row in rows)
+        found = compile_selection(Segment("t", (expr,), (), None))
+        if found is not None and found.predicate is not None:
+            assert all(found.predicate(row) in (True, False) for row in rows)

@@ -8,8 +8,16 @@ import duckdb
 import pytest
 
 from viewkeeper.errors import EvaluationError, Unsupported
-from viewkeeper.expressions import SUPPORTED, can_raise, check, error_code, predicate, render, setup
-from viewkeeper.expressions.rules.regex import Untranslatable, translate
+from viewkeeper.expressions import (
+    SUPPORTED,
+    can_raise,
+    check,
+    register_functions,
+    render,
+    render_predicate,
+    translate_error,
+)
+from viewkeeper.expressions.rules.regex import UntranslatablePattern, translate
 from viewkeeper.model import types
 from viewkeeper.plan.logical.nodes import Expr, column
 
@@ -17,16 +25,16 @@ from viewkeeper.plan.logical.nodes import Expr, column
 @pytest.fixture(scope="module")
 def connection() -> Any:
     found = duckdb.connect()
-    setup(found)
+    register_functions(found)
     return found
 
 
 def lit(value: Any, type_: str = "int") -> Expr:
-    return Expr("literal", types.of(type_), value=value, nullable=value is None)
+    return Expr("literal", types.parse_type(type_), value=value, nullable=value is None)
 
 
 def op(name: str, type_: str, *args: Expr, value: Any = ("ANSI",)) -> Expr:
-    return Expr(name, types.of(type_), args, value)
+    return Expr(name, types.parse_type(type_), args, value)
 
 
 X = column("x", types.INT)
@@ -46,7 +54,7 @@ def run(connection: Any, expr: Expr, write: Any = render, **row: int | str | Non
 def fails(connection: Any, expr: Expr, write: Any = render, **row: int | str | None) -> EvaluationError:
     with pytest.raises(duckdb.Error) as caught:
         run(connection, expr, write, **row)
-    found = error_code(caught.value)
+    found = translate_error(caught.value)
     assert found is not None, caught.value
     return found
 
@@ -73,12 +81,12 @@ def test_or_stops_at_true(connection: Any) -> None:
 def test_a_null_operand_does_not_stop_and_but_stops_a_filter(connection: Any) -> None:
     both = op("And", "boolean", op("GreaterThan", "boolean", Y, lit(1)), TEST)
     assert "DIVIDE_BY_ZERO" in fails(connection, both, x=0, y=None).message
-    assert run(connection, both, predicate, x=0, y=None) is False
+    assert run(connection, both, render_predicate, x=0, y=None) is False
 
 
 def test_a_filter_keeps_the_order_of_what_can_fail(connection: Any) -> None:
     after = op("And", "boolean", TEST, op("EqualTo", "boolean", Y, lit(5)))
-    assert "DIVIDE_BY_ZERO" in fails(connection, after, predicate, x=0, y=1).message
+    assert "DIVIDE_BY_ZERO" in fails(connection, after, render_predicate, x=0, y=1).message
 
 
 @pytest.mark.parametrize(
@@ -201,7 +209,7 @@ def test_errors_carry_sparks_condition(connection: Any, expr: Expr, condition: s
 def test_an_error_that_is_no_fault_of_the_data_has_no_code(connection: Any) -> None:
     with pytest.raises(duckdb.Error) as caught:
         connection.execute("SELECT nothing FROM nowhere")
-    assert error_code(caught.value) is None
+    assert translate_error(caught.value) is None
 
 
 # --- What is refused ------------------------------------------------------------------------------------------------
@@ -233,7 +241,7 @@ def test_what_cannot_be_exact_is_refused(expr: Expr) -> None:
 
 @pytest.mark.parametrize("pattern", [r"(?=a)", r"(a)\1", r"a++", r"\bword", "(?i)a", "[a&&b]", "a$b", r"\p{L}", "[]"])
 def test_regular_expressions_that_java_reads_otherwise_are_refused(pattern: str) -> None:
-    with pytest.raises(Untranslatable):
+    with pytest.raises(UntranslatablePattern):
         translate(pattern, test=True)
 
 
@@ -261,9 +269,9 @@ def test_literals_keep_type_and_value(connection: Any, expr: Expr, type_: str, v
 
 
 def test_setup_twice_is_harmless_and_cursors_share_it(connection: Any) -> None:
-    setup(connection)
+    register_functions(connection)
     cursor = connection.cursor()
-    setup(cursor)
+    register_functions(cursor)
     assert run(cursor, op("Cast", "string", lit("1.0E10", "double")), x=1) == "1.0E10"
 
 

@@ -13,12 +13,12 @@ from viewkeeper import expressions
 from viewkeeper.errors import BadStatement, BadValue
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.plan.families.compile import tried
+from viewkeeper.plan.families.compile import make_try_expr
 from viewkeeper.syntax import statements
-from viewkeeper.syntax.family_text import declared, lateral
-from viewkeeper.syntax.lexer import tokens
-from viewkeeper.syntax.literals import bound
-from viewkeeper.syntax.parameter_tables import with_backticks
+from viewkeeper.syntax.family_text import declared_parameters, lateral_query
+from viewkeeper.syntax.lexer import lex
+from viewkeeper.syntax.literals import bind_parameters
+from viewkeeper.syntax.parameter_tables import quote_parameter_tables
 
 TEXT = "CREATE MATERIALIZED VIEW q PARAMETERS (day DATE, d DECIMAL(4,2), `q y` INT NOT NULL) KEY (k) AS SELECT :day"
 
@@ -35,28 +35,28 @@ def test_parameters_are_columns_that_are_never_null() -> None:
 
 
 def test_a_familys_own_names_stay_open_and_others_get_their_values() -> None:
-    assert declared(list(tokens(TEXT))) == {"day", "d", "q y"}
-    assert declared(list(tokens("CREATE MATERIALIZED VIEW parameters AS SELECT 1"))) == frozenset()
-    assert declared(list(tokens("SELECT parameters FROM t"))) == frozenset()
+    assert declared_parameters(list(lex(TEXT))) == {"day", "d", "q y"}
+    assert declared_parameters(list(lex("CREATE MATERIALIZED VIEW parameters AS SELECT 1"))) == frozenset()
+    assert declared_parameters(list(lex("SELECT parameters FROM t"))) == frozenset()
     text = "CREATE MATERIALIZED VIEW q PARAMETERS (day DATE) AS SELECT x FROM t WHERE x < :DAY AND y = :least"
-    assert bound(text, {"least": 3}).endswith("x < :DAY AND y =  3")
+    assert bind_parameters(text, {"least": 3}).endswith("x < :DAY AND y =  3")
     with pytest.raises(BadValue, match=":least"):
-        bound(text, {})
+        bind_parameters(text, {})
 
 
 def test_casts_and_paths_are_no_parameters() -> None:
-    found = lateral("q", "SELECT x::int, a:b, ':day', `:day` FROM t WHERE z>:Day -- :no", ["day"])
+    found = lateral_query("q", "SELECT x::int, a:b, ':day', `:day` FROM t WHERE z>:Day -- :no", ["day"])
     assert found == (
         "SELECT `¤p`.*, `¤b`.* FROM `q.parameters` `¤p`,"
         " LATERAL (SELECT x::int, a:b, ':day', `:day` FROM t WHERE z>`¤p`.`day` -- :no\n) `¤b`"
     )
     with pytest.raises(BadStatement, match="none of the parameters of q"):
-        lateral("q", "SELECT :other", ["day"])
+        lateral_query("q", "SELECT :other", ["day"])
 
 
 def test_a_parameter_that_the_query_does_not_use_is_refused_by_name() -> None:
     with pytest.raises(BadStatement, match="The query of q does not use its parameter Until") as refused:
-        lateral("q", "SELECT x FROM t WHERE x > :since -- :until", ["since", "Until"])
+        lateral_query("q", "SELECT x FROM t WHERE x > :since -- :until", ["since", "Until"])
     assert refused.value.hint == "Write :Until where its value belongs, or leave it out of PARAMETERS."
 
 
@@ -94,8 +94,8 @@ def test_the_table_of_parameters_is_named_after_its_family() -> None:
     ],
 )
 def test_a_table_of_parameters_is_read_without_backticks(query: str, read: str | None) -> None:
-    assert with_backticks(query) == (read or query)
-    assert with_backticks(with_backticks(query)) == (read or query)
+    assert quote_parameter_tables(query) == (read or query)
+    assert quote_parameter_tables(quote_parameter_tables(query)) == (read or query)
 
 
 def _op(name: str, type_: types.Type, *args: Expr) -> Expr:
@@ -122,9 +122,9 @@ TRIED = {
 def test_what_may_fail_is_tried_where_it_does(name: str) -> None:
     """Each is evaluated by itself over every row, and fails there or not; the tried one never does, and says it."""
     duck = duckdb.connect()
-    expressions.setup(duck)
+    expressions.register_functions(duck)
     expr = TRIED[name]
-    found = tried(expr)
+    found = make_try_expr(expr)
     assert found is not None
     assert expressions.can_raise(expr)
     assert not expressions.can_raise(found.value)
@@ -161,4 +161,4 @@ def _text(value: Any) -> str:
 
 
 def test_what_cannot_be_tried_is_none() -> None:
-    assert tried(_op("Add", REAL, X, _op("Cast", REAL, Expr("column", types.STRING, value="t")))) is None
+    assert make_try_expr(_op("Add", REAL, X, _op("Cast", REAL, Expr("column", types.STRING, value="t")))) is None

@@ -15,9 +15,9 @@ pytest.importorskip("thriftpy2")
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper_hbase.thrift import reply_decoder, request_encoder
 from viewkeeper_hbase.thrift.cells import Cells
-from viewkeeper_hbase.thrift.connection import Gateway, _in_memory, idl, reply_frame
+from viewkeeper_hbase.thrift.connection import Gateway, _memory_protocol, reply_frame, thrift_interface
 
-HBASE = idl()
+HBASE = thrift_interface()
 # Bytes that look like the layout itself: a value may hold anything, another reply included.
 TRAPS = (
     b"\x0b\x00\x01\x00\x00",
@@ -84,11 +84,11 @@ def expected(results: list[Any]) -> list[tuple[bytes | None, list[tuple[bytes, b
 @example([])
 def test_scanned_rows_are_read_all_at_once_and_exactly(results: list[Any]) -> None:
     frame = reply_frame("getScannerRows", results)
-    start, count = reply_decoder._header(frame)
-    together = reply_decoder._together(frame, start, count, misses=False)
+    start, count = reply_decoder._read_header(frame)
+    together = reply_decoder._decode_vectorised(frame, start, count, has_misses=False)
     assert together is not None, "these rows are of the usual form: the walker is not needed"
     assert as_lists(together) == expected(results)
-    assert as_lists(reply_decoder.walk(frame, start, count)) == expected(results)
+    assert as_lists(reply_decoder.decode_slowly(frame, start, count)) == expected(results)
 
 
 @given(st.lists(st.one_of(rows, misses), max_size=8))
@@ -96,14 +96,14 @@ def test_scanned_rows_are_read_all_at_once_and_exactly(results: list[Any]) -> No
 @example([result(None, []), result(b"k", [cell(b"f", b"q", TRAPS[4], 1, 4)]), result(None, []), result(None, [])])
 def test_keys_that_were_not_found_are_null_rows_in_their_place(results: list[Any]) -> None:
     frame = reply_frame("getMultiple", results)
-    start, count = reply_decoder._header(frame)
-    assert as_lists(reply_decoder.decode(frame)) == expected(results)
-    assert reply_decoder._together(frame, start, count, misses=True) is not None
+    start, count = reply_decoder._read_header(frame)
+    assert as_lists(reply_decoder.decode_frame(frame)) == expected(results)
+    assert reply_decoder._decode_vectorised(frame, start, count, has_misses=True) is not None
 
 
 @given(st.lists(st.one_of(rows, odd_rows, misses), max_size=6))
 def test_a_reply_of_an_unusual_form_is_read_exactly_too(results: list[Any]) -> None:
-    assert as_lists(reply_decoder.decode(reply_frame("getScannerResults", results))) == expected(results)
+    assert as_lists(reply_decoder.decode_frame(reply_frame("getScannerResults", results))) == expected(results)
 
 
 @given(st.lists(rows, min_size=1, max_size=5), st.data())
@@ -114,8 +114,8 @@ def test_a_damaged_reply_is_refused_or_read_within_its_bytes(results: list[Any],
     bad[place] = data.draw(st.integers(0, 255))
     for frame in (bad, good[:place]):
         try:
-            cells = reply_decoder.decode(frame)
-        except reply_decoder.Unreadable:
+            cells = reply_decoder.decode_frame(frame)
+        except reply_decoder.UnreadableReply:
             continue
         if cells is not None:
             as_lists(cells)
@@ -123,7 +123,7 @@ def test_a_damaged_reply_is_refused_or_read_within_its_bytes(results: list[Any],
 
 @given(st.lists(rows, min_size=1, max_size=8))
 def test_a_column_is_its_newest_cell_in_each_row(results: list[Any]) -> None:
-    cells = reply_decoder.decode(reply_frame("getScannerRows", results))
+    cells = reply_decoder.decode_frame(reply_frame("getScannerRows", results))
     assert cells is not None
     for column in (b"f:a", b"cf:", b"f:never"):
         newest = [
@@ -136,17 +136,17 @@ def test_a_column_is_its_newest_cell_in_each_row(results: list[Any]) -> None:
 
 
 def test_an_exception_in_a_reply_is_not_taken_for_rows() -> None:
-    buffer, protocol = _in_memory(Gateway("x"))
+    buffer, protocol = _memory_protocol(Gateway("x"))
     protocol.write_message_begin("getScannerRows", 2, 1)
     HBASE.THBaseService.getScannerRows_result(io=HBASE.TIOError("gone", True)).write(protocol)
-    assert reply_decoder.decode(np.frombuffer(buffer.getvalue(), np.uint8)) is None
+    assert reply_decoder.decode_frame(np.frombuffer(buffer.getvalue(), np.uint8)) is None
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
 def parsed(method: str, message: bytes) -> Any:
-    _, protocol = _in_memory(Gateway("x"), message)
+    _, protocol = _memory_protocol(Gateway("x"), message)
     assert protocol.read_message_begin()[:2] == (method, 1)
     arguments = getattr(HBASE.THBaseService, f"{method}_args")()
     arguments.read(protocol)
@@ -161,7 +161,7 @@ def test_a_call_with_many_puts_says_what_thriftpy2_would_say(given_rows: list[An
     key, a, b, when = (list(column) for column in zip(*given_rows, strict=True))
     time = {"none": None, "one": 7, "each": pa.array(when, pa.int64())}[timing]
     columns = {b"f:a": pa.array(a, pa.binary()), b"g:": pa.array(b, pa.binary())}
-    [(message, count)] = request_encoder.puts(b"ns:t", pa.array(key, pa.binary()), columns, time)
+    [(message, count)] = request_encoder.encode_puts(b"ns:t", pa.array(key, pa.binary()), columns, time)
     said = parsed("putMultiple", message)
     assert said.table == b"ns:t"
     assert count == len(key)
@@ -182,7 +182,7 @@ def test_calls_with_many_deletes_and_gets_say_what_thriftpy2_would_say(
     key: list[bytes], columns: tuple[bytes, ...], time: int | None
 ) -> None:
     wanted = [request_encoder.split_column(column) for column in columns]
-    [(message, _)] = request_encoder.deletes(b"t", pa.array(key, pa.binary()), columns, time)
+    [(message, _)] = request_encoder.encode_deletes(b"t", pa.array(key, pa.binary()), columns, time)
     assert parsed("deleteMultiple", message).tdeletes == [
         HBASE.TDelete(
             row=k,
@@ -192,7 +192,9 @@ def test_calls_with_many_deletes_and_gets_say_what_thriftpy2_would_say(
         )
         for k in key
     ]
-    [(message, _)] = request_encoder.gets(b"t", pa.array(key, pa.binary()), columns, (0, 5) if time else None, time)
+    [(message, _)] = request_encoder.encode_gets(
+        b"t", pa.array(key, pa.binary()), columns, (0, 5) if time else None, time
+    )
     assert parsed("getMultiple", message).tgets == [
         HBASE.TGet(
             row=k,
@@ -207,8 +209,8 @@ def test_calls_with_many_deletes_and_gets_say_what_thriftpy2_would_say(
 def test_calls_stay_below_what_a_gateway_takes_and_lose_no_row() -> None:
     key = pa.array([b"%06d" % i for i in range(25_000)])
     value = pa.array([b"v" * (i % 700) for i in range(25_000)])
-    calls = list(request_encoder.puts(b"t", key, {b"f:v": value}, 1))
-    assert max(len(message) for message, _ in calls) <= request_encoder.LARGEST_CALL
+    calls = list(request_encoder.encode_puts(b"t", key, {b"f:v": value}, 1))
+    assert max(len(message) for message, _ in calls) <= request_encoder.MAX_CALL_BYTES
     assert len(calls) < 10
     said = [put for message, _ in calls for put in parsed("putMultiple", message).tputs]
     assert [put.row for put in said] == key.to_pylist()
@@ -218,8 +220,8 @@ def test_calls_stay_below_what_a_gateway_takes_and_lose_no_row() -> None:
 def test_rows_that_hbase_would_not_take_are_refused_before_anything_is_sent() -> None:
     one = pa.array([b"v"])
     with pytest.raises(BadValue, match="key"):
-        next(request_encoder.puts(b"t", pa.array([b""]), {b"f:v": one}, 1))
+        next(request_encoder.encode_puts(b"t", pa.array([b""]), {b"f:v": one}, 1))
     with pytest.raises(BadValue, match="no cell"):
-        next(request_encoder.puts(b"t", one, {b"f:v": pa.array([None], pa.binary())}, 1))
+        next(request_encoder.encode_puts(b"t", one, {b"f:v": pa.array([None], pa.binary())}, 1))
     with pytest.raises(TooLarge, match="bytes"):
-        next(request_encoder.puts(b"t", one, {b"f:v": pa.array([b"v" * 3_000_000])}, 1))
+        next(request_encoder.encode_puts(b"t", one, {b"f:v": pa.array([b"v" * 3_000_000])}, 1))

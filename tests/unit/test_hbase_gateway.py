@@ -22,13 +22,13 @@ pytest.importorskip("thriftpy2")
 
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper_hbase.thrift import errors
-from viewkeeper_hbase.thrift.client import Client
-from viewkeeper_hbase.thrift.connection import Gateway, Tls, _in_memory, idl
-from viewkeeper_hbase.thrift.pool import Retry
-from viewkeeper_hbase.thrift.scan import Scan
+from viewkeeper_hbase.thrift.client import HBaseClient
+from viewkeeper_hbase.thrift.connection import Gateway, Tls, _memory_protocol, thrift_interface
+from viewkeeper_hbase.thrift.pool import RetryPolicy
+from viewkeeper_hbase.thrift.scan import ScanRequest
 
-HBASE = idl()
-QUICK = Retry(times=2, first=0.01, longest=0.02)
+HBASE = thrift_interface()
+QUICK = RetryPolicy(max_retries=2, first_pause=0.01, max_pause=0.02)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ class FakeGateway:
     def __call__(self, connection: socket.socket) -> None:
         while True:
             (size,) = struct.unpack(">i", read_exactly(connection, 4))
-            _, protocol = _in_memory(Gateway("x"), read_exactly(connection, size))
+            _, protocol = _memory_protocol(Gateway("x"), read_exactly(connection, size))
             method, _, seqid = protocol.read_message_begin()
             arguments = getattr(HBASE.THBaseService, f"{method}_args")()
             arguments.read(protocol)
@@ -87,18 +87,20 @@ class FakeGateway:
                 setattr(result, "io" if isinstance(error, HBASE.TIOError) else "ia", error)
             except BrokenPipeError:
                 return
-            buffer, protocol = _in_memory(Gateway("x"))
+            buffer, protocol = _memory_protocol(Gateway("x"))
             protocol.write_message_begin(method, 2, seqid)
             result.write(protocol)
             message = buffer.getvalue()
             connection.sendall(struct.pack(">i", len(message)) + message)
 
 
-def client(port: int, **options: Any) -> Client:
-    return Client(Gateway("127.0.0.1", port, **{"connect_timeout": 30.0, "read_timeout": 30.0, **options}), retry=QUICK)
+def client(port: int, **options: Any) -> HBaseClient:
+    return HBaseClient(
+        Gateway("127.0.0.1", port, **{"connect_timeout": 30.0, "read_timeout": 30.0, **options}), retry=QUICK
+    )
 
 
-def hasty_client(port: int) -> Client:
+def hasty_client(port: int) -> HBaseClient:
     return client(port, connect_timeout=1.0, read_timeout=0.5)
 
 
@@ -125,13 +127,13 @@ def fails(error: Exception, *, first: int = 10**9, then: Any = None) -> Callable
 
 def test_a_wrong_host_is_named() -> None:
     with pytest.raises(errors.Unavailable, match=r"no-such-host\.invalid.*hbase://host:port"):
-        Client(Gateway("no-such-host.invalid"), retry=QUICK).greet()
+        HBaseClient(Gateway("no-such-host.invalid"), retry=QUICK).check_gateway()
 
 
 def test_a_port_at_which_nothing_listens_is_named() -> None:
     port = free_port()
     with pytest.raises(errors.Unavailable, match=f"127.0.0.1:{port}.*thrift2"):
-        client(port).greet()
+        client(port).check_gateway()
 
 
 def test_a_gateway_that_hangs_is_told_within_its_time_out() -> None:
@@ -139,7 +141,7 @@ def test_a_gateway_that_hangs_is_told_within_its_time_out() -> None:
     with listening(lambda connection: over.wait(300) and None) as port:
         began = time.monotonic()
         with pytest.raises(errors.Unavailable, match=f"127.0.0.1:{port}.*no answer within 0.5 s.*framed"):
-            hasty_client(port).greet()
+            hasty_client(port).check_gateway()
         with pytest.raises(errors.Unavailable, match=r"no answer within 0\.5 s"):
             hasty_client(port).get("t", b"k")
         assert time.monotonic() - began < 60
@@ -167,25 +169,25 @@ def test_another_server_at_the_port_is_told_as_such(banner: bytes) -> None:
         connection.sendall(banner)
         time.sleep(1)
 
-    with listening(greet) as port, pytest.raises(errors.NotThrift2, match=f"127.0.0.1:{port}"):
-        client(port).greet()
+    with listening(greet) as port, pytest.raises(errors.NotThrift2Gateway, match=f"127.0.0.1:{port}"):
+        client(port).check_gateway()
 
 
 def test_a_server_that_closes_at_once_is_no_gateway() -> None:
-    with listening(lambda connection: None) as port, pytest.raises(errors.NotThrift2, match=f"127.0.0.1:{port}"):
-        client(port).greet()
+    with listening(lambda connection: None) as port, pytest.raises(errors.NotThrift2Gateway, match=f"127.0.0.1:{port}"):
+        client(port).check_gateway()
 
 
 def test_the_older_thrift_interface_is_told_apart() -> None:
     older = FakeGateway(getThriftServerType=lambda **_: 1)
-    with listening(older) as port, pytest.raises(errors.NotThrift2, match=r"older interface.*thrift2"):
-        client(port).greet()
+    with listening(older) as port, pytest.raises(errors.NotThrift2Gateway, match=r"older interface.*thrift2"):
+        client(port).check_gateway()
 
 
 @pytest.mark.deep
 def test_a_gateway_without_tls_is_told_as_such() -> None:
     with listening(FakeGateway()) as port, pytest.raises(StoreError, match="TLS"):
-        client(port, tls=Tls()).greet()
+        client(port, tls=Tls()).check_gateway()
 
 
 def test_options_that_cannot_be_are_refused() -> None:
@@ -269,8 +271,8 @@ def test_a_claim_whose_answer_is_lost_finds_out_who_won() -> None:
         return HBASE.TResult(columnValues=cells)
 
     with listening(FakeGateway(checkAndPut=check_and_put, get=get)) as port:
-        assert client(port).claim("t", b"1", b"f:owner", b"me") == b"me"
-        assert client(port).claim("t", b"1", b"f:owner", b"you") == b"me"
+        assert client(port).put_if_absent("t", b"1", b"f:owner", b"me") == b"me"
+        assert client(port).put_if_absent("t", b"1", b"f:owner", b"you") == b"me"
 
 
 class FakeTable:
@@ -327,7 +329,9 @@ def test_a_scan_that_breaks_goes_on_and_gives_every_row_once(error: Exception) -
         seen = [key for cells in client(port).scan("t") for key in cells.keys.to_pylist()]
         assert seen == table.keys
         limited = [
-            key for cells in client(port).scan("t", Scan(start=b"000100", limit=1234)) for key in cells.keys.to_pylist()
+            key
+            for cells in client(port).scan("t", ScanRequest(start=b"000100", limit=1234))
+            for key in cells.keys.to_pylist()
         ]
         assert limited == table.keys[100:1334]
     assert not table.break_at, "the scanner did break"
@@ -353,24 +357,24 @@ def test_a_connection_is_used_again_but_not_one_that_the_gateway_has_closed() ->
         gateway(connection)
 
     with listening(serve) as port, client(port) as one:
-        assert one.tables.exists("t")
-        assert one.tables.exists("t")
+        assert one.admin.exists("t")
+        assert one.admin.exists("t")
         assert len(opened) == 1
         opened[0].shutdown(socket.SHUT_RDWR)
-        one.pool._idle[0].used -= 2  # as after two idle seconds
-        assert one.tables.exists("t")
+        one.pool._idle[0].last_used -= 2  # as after two idle seconds
+        assert one.admin.exists("t")
         assert len(opened) == 2
 
 
 def test_a_forked_child_does_not_use_its_parents_connections() -> None:
     with listening(FakeGateway(tableExists=lambda **_: True)) as port, client(port) as one:
-        assert one.tables.exists("t")
+        assert one.admin.exists("t")
         [kept] = one.pool._idle
         if not (child := os.fork()):
             code = 1
             try:
                 with pytest.raises(StoreError, match="a fork"):
-                    one.tables.exists("t")
+                    one.admin.exists("t")
                 with pytest.raises(StoreError, match="a fork"):
                     kept.call("tableExists", table=b"t")
                 one.close()
@@ -378,7 +382,7 @@ def test_a_forked_child_does_not_use_its_parents_connections() -> None:
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
-        assert one.tables.exists("t")
+        assert one.admin.exists("t")
         assert one.pool._idle == [kept]
 
 
@@ -447,13 +451,13 @@ def speaking(rows: Rows, transport: str, protocol: str) -> Callable[[socket.sock
     return serve
 
 
-def use_all(one: Client, rows: Rows) -> None:
-    one.greet()
+def use_all(one: HBaseClient, rows: Rows) -> None:
+    one.check_gateway()
     keys = pa.array([b"%06d" % i for i in range(3000)])
-    one.put_many("t", keys, {b"f:q": keys}, time=3)
+    one.put_rows("t", keys, {b"f:q": keys}, time=3)
     assert len(rows.there) == 3000
     assert one.get("t", b"000007") == {b"f:q": (b"000007", 3)}
-    [got] = one.get_many("t", pa.array([b"000009", b"nope"]))
+    [got] = one.get_rows("t", pa.array([b"000009", b"nope"]))
     assert got.column(b"f:q").to_pylist() == [b"000009", None]
     assert [key for cells in one.scan("t") for key in cells.keys.to_pylist()] == keys.to_pylist()
     with pytest.raises(errors.NoSuchTable, match="has no table t"):
@@ -466,7 +470,7 @@ def test_every_transport_and_protocol_gives_the_same(transport: Any, protocol: A
     rows = Rows()
     with listening(speaking(rows, transport, protocol)) as port:
         gateway = Gateway("127.0.0.1", port, transport=transport, protocol=protocol, connect_timeout=30.0)
-        with Client(gateway, retry=QUICK) as one:
+        with HBaseClient(gateway, retry=QUICK) as one:
             use_all(one, rows)
 
 
@@ -474,7 +478,7 @@ def test_the_wrong_transport_or_protocol_is_told_and_not_waited_for() -> None:
     for theirs, ours in ((("framed", "binary"), ("buffered", "binary")), (("framed", "compact"), ("framed", "binary"))):
         with listening(speaking(Rows(), *theirs)) as port:
             with pytest.raises(StoreError, match=f"127.0.0.1:{port}") as caught:
-                client(port, transport=ours[0], protocol=ours[1], connect_timeout=2.0).greet()
+                client(port, transport=ours[0], protocol=ours[1], connect_timeout=2.0).check_gateway()
             assert "transport" in str(caught.value)
 
 
@@ -495,17 +499,19 @@ def test_tls_with_a_known_authority_works_and_with_an_unknown_one_is_refused(tmp
             speaking(rows, "framed", "binary")(secured)
 
     with listening(serve) as port:
-        with Client(Gateway("127.0.0.1", port, connect_timeout=30.0, tls=Tls(ca=str(certificate))), retry=QUICK) as one:
+        with HBaseClient(
+            Gateway("127.0.0.1", port, connect_timeout=30.0, tls=Tls(ca=str(certificate))), retry=QUICK
+        ) as one:
             use_all(one, rows)
-        with Client(Gateway("127.0.0.1", port, connect_timeout=30.0, tls=Tls(verify=False)), retry=QUICK) as one:
-            one.greet()
+        with HBaseClient(Gateway("127.0.0.1", port, connect_timeout=30.0, tls=Tls(verify=False)), retry=QUICK) as one:
+            one.check_gateway()
         with pytest.raises(StoreError, match=f"127.0.0.1:{port}.*TLS.*certificate"):
-            client(port, tls=Tls()).greet()
+            client(port, tls=Tls()).check_gateway()
 
 
 def test_a_connection_of_ones_own_making_is_used() -> None:
     rows = Rows()
     with listening(speaking(rows, "framed", "binary")) as port:
         own = Gateway("tunnel", 1, connect_timeout=30.0, connect=lambda: socket.create_connection(("127.0.0.1", port)))
-        with Client(own, retry=QUICK) as one:
+        with HBaseClient(own, retry=QUICK) as one:
             use_all(one, rows)

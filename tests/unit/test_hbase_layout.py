@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drawn import WHOLE
+from tests.drawn import INTEGER_STRATEGIES
 
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model import types
 from viewkeeper.model.encoding.key_decoding import decode_keys
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper_hbase.layout.layout import Place, layout_of
+from viewkeeper_hbase.layout.layout import ColumnCells, table_layout
 from viewkeeper_hbase.layout.value_encodings import ENCODINGS, decode, encode
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    **WHOLE,
+    **INTEGER_STRATEGIES,
     "float": st.floats(width=32, allow_nan=False).map(lambda f: f + 0.0),
     "double": st.floats(allow_nan=False).map(lambda f: f + 0.0),
     "decimal(12,2)": st.integers(-(10**12) + 1, 10**12 - 1).map(lambda n: Decimal(n).scaleb(-2)),
@@ -38,7 +38,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 def keyed(draw: st.DrawFn) -> tuple[Table, pa.Table]:
     """A table whose columns are all in its key, and some rows."""
     names = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=4))
-    columns = tuple(Column(f"c{i}", types.of(name)) for i, name in enumerate(names))
+    columns = tuple(Column(f"c{i}", types.parse_type(name)) for i, name in enumerate(names))
     table = Table(1, "t", columns, tuple(KeyPart(c.name, draw(st.booleans()), draw(st.booleans())) for c in columns))
     count = draw(st.integers(0, 5))
     values = [draw(st.lists(st.none() | VALUES[str(c.type)], min_size=count, max_size=count)) for c in columns]
@@ -71,15 +71,15 @@ def test_keys_that_nobody_encoded_hurt_no_others(made: tuple[Table, pa.Table], j
 @pytest.mark.parametrize("name", VALUES)
 @given(data=st.data())
 def test_values_come_back_and_damaged_ones_are_told(encoding: str, name: str, data: st.DataObject) -> None:
-    column = types.arrow(types.of(name))
+    column = types.arrow(types.parse_type(name))
     values = pa.array(data.draw(st.lists(st.none() | VALUES[name], max_size=5)), column)
-    cells = encode(encoding, types.of(name), values)
-    found, wrong = decode(encoding, types.of(name), cells)
+    cells = encode(encoding, types.parse_type(name), values)
+    found, wrong = decode(encoding, types.parse_type(name), cells)
     assert wrong is None
     assert found.equals(values)
     if name != "binary":
         damaged = pa.concat_arrays([pa.array([b"\xff\xfe\xfd"], pa.binary()), cells.cast(pa.binary())])
-        found, wrong = decode(encoding, types.of(name), damaged)
+        found, wrong = decode(encoding, types.parse_type(name), damaged)
         assert wrong is not None
         assert wrong.tolist() == [True] + [False] * len(values)
         assert found.slice(1).equals(values)
@@ -94,7 +94,7 @@ def test_decimals_of_others_may_have_another_scale_and_length() -> None:
 
 
 def mapped(key: str, *names: str, **options: str) -> Table:
-    columns = [Column(f"k{i}", types.of(name), False) for i, name in enumerate(names)]
+    columns = [Column(f"k{i}", types.parse_type(name), False) for i, name in enumerate(names)]
     given = {"hbase.table": "ns:t", "hbase.key": key, "hbase.columns": "d:v", **options}
     parts = tuple(KeyPart(c.name) for c in columns)
     return Table(1, "t", (*columns, Column("v", types.BIGINT)), parts, options=tuple(sorted(given.items())))
@@ -115,12 +115,12 @@ def test_row_keys_of_other_programs(
     key: str, types: tuple[str, ...], rows: Any, keys: list[bytes], junk: bytes
 ) -> None:
     table = mapped(key, *types)
-    layout = layout_of("ns", table)
-    schema = pa.schema([table.arrow.field(c.name) for c in table.key_columns])
+    layout = table_layout("ns", table)
+    schema = pa.schema([table.arrow.read_field(c.name) for c in table.key_columns])
     data = pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)
-    assert layout.keys.encode(data).to_pylist() == keys
-    assert [layout.keys.encode_one(row) for row in rows] == keys
-    found, bad = layout.keys.decode(pa.array([junk, *keys], pa.binary()))
+    assert layout.row_key_encoding.encode(data).to_pylist() == keys
+    assert [layout.row_key_encoding.encode_one(row) for row in rows] == keys
+    found, bad = layout.row_key_encoding.decode(pa.array([junk, *keys], pa.binary()))
     assert bad.tolist() == [True] + [False] * len(keys)
     assert found.slice(1).equals(data)
 
@@ -142,26 +142,28 @@ def test_row_keys_of_other_programs(
 )
 def test_mappings_that_say_nothing_sensible_are_refused(table: Table, reason: str) -> None:
     with pytest.raises(BadValue, match=reason):
-        layout_of("ns", table)
+        table_layout("ns", table)
 
 
 def test_a_dropped_column_leaves_the_mapping_and_its_family_says_which_rows_there_are() -> None:
     for columns in ("d:v e:w", "v=d:v w=e:w"):
         table = mapped("text", "int", **{"hbase.columns": columns, "hbase.encoding": "text w=bytes"})
         table = replace(table, columns=(*table.columns, Column("w", types.BIGINT)))
-        layout = layout_of("ns", table.dropping("w"))
-        assert {name: place.cell for name, place in layout.places.items()} == {"v": b"d:v"}
+        layout = table_layout("ns", table.without_column("w"))
+        assert {name: place.cell for name, place in layout.column_cells.items()} == {"v": b"d:v"}
         assert layout.families == (b"d", b"e")
-        again = table.dropping("w").adding(Column("w", types.BIGINT))
-        for shape, name in ((again, "w"), (again.inside, "w#2")):
-            assert layout_of("ns", shape).places[name] == Place(b"e:w", "bytes"), "another's table has what it has"
+        again = table.without_column("w").with_column(Column("w", types.BIGINT))
+        for shape, name in ((again, "w"), (again.internal, "w#2")):
+            assert table_layout("ns", shape).column_cells[name] == ColumnCells(b"e:w", "bytes"), (
+                "another's table has what it has"
+            )
 
 
 def test_a_column_that_is_called_like_a_dropped_one_has_other_cells() -> None:
     table = Table(1, "t", (Column("k", types.INT, False), Column("v", types.BIGINT)), (KeyPart("k"),))
-    again = table.dropping("V").adding(Column("v", types.STRING))
-    assert layout_of("ns", again).places["v"].cell != layout_of("ns", table).places["v"].cell
-    assert layout_of("ns", again.inside).places["v#2"] == layout_of("ns", again).places["v"]
+    again = table.without_column("V").with_column(Column("v", types.STRING))
+    assert table_layout("ns", again).column_cells["v"].cell != table_layout("ns", table).column_cells["v"].cell
+    assert table_layout("ns", again.internal).column_cells["v#2"] == table_layout("ns", again).column_cells["v"]
 
 
 @pytest.mark.parametrize(("key", "value", "told"), [("k" * 40_000, "v", "key"), ("k", "v" * 3_000_000, "row")])
@@ -169,5 +171,5 @@ def test_a_row_that_hbase_cannot_hold_is_refused_by_name_before_it_is_written(ke
     table = Table(7, "t", (Column("k", types.STRING), Column("v", types.STRING)), (KeyPart("k"),))
     rows = pa.table([["a", key, "z"], ["x", value, "y"]], schema=table.arrow)
     with pytest.raises(TooLarge, match=rf"A {told} of t .*k = 'k") as refused:
-        layout_of("ns", table).encode(rows)
+        table_layout("ns", table).encode(rows)
     assert refused.value.table == 7

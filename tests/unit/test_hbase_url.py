@@ -8,24 +8,24 @@ pytest.importorskip("thriftpy2")
 
 from viewkeeper.errors import BadValue
 from viewkeeper_hbase.thrift.connection import Gateway, Tls
-from viewkeeper_hbase.url import parse
+from viewkeeper_hbase.url import parse_url
 
 
 def test_host_alone_is_enough() -> None:
-    place = parse("hbase://hb.example")
+    place = parse_url("hbase://hb.example")
     assert (place.gateway, place.namespace) == (Gateway("hb.example", 9090), "default")
 
 
 def test_everything_can_be_said_in_the_url_and_open_has_the_last_word() -> None:
-    place = parse(
+    place = parse_url(
         "hbase://h:99/shop?transport=buffered&protocol=compact&read_timeout=7.5&retries=0&ca=/a.pem&verify=no"
     )
     assert place.namespace == "shop"
     assert place.gateway == Gateway(
         "h", 99, transport="buffered", protocol="compact", read_timeout=7.5, tls=Tls(ca="/a.pem", verify=False)
     )
-    assert place.retry.times == 0
-    assert parse("hbase://h?read_timeout=7", {"read_timeout": 9, "tls": True}).gateway == Gateway(
+    assert place.retry.max_retries == 0
+    assert parse_url("hbase://h?read_timeout=7", {"read_timeout": 9, "tls": True}).gateway == Gateway(
         "h", read_timeout=9.0, tls=Tls()
     )
 
@@ -47,4 +47,4 @@ def test_everything_can_be_said_in_the_url_and_open_has_the_last_word() -> None:
 )
 def test_what_cannot_be_is_refused_and_named(url: str, said: str) -> None:
     with pytest.raises(BadValue, match=said):
-        parse(url)
+        parse_url(url)

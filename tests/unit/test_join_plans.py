@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.explain.explain import explain
+from viewkeeper.explain.explain import render_explain
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.plan.compile.compiler import ViewPlan
-from viewkeeper.plan.dataflow.build import assemble
+from viewkeeper.plan.dataflow.build import build_dataflow
 from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.logical.nodes import Expr, Filter, Join, Named, Node, Project, Query, Scan, column
-from viewkeeper.plan.rules.key_propagation import Narrowing, narrowing
+from viewkeeper.plan.rules.key_propagation import KeyPropagation, propagate_key
 
 MOST = 12
 ROOM = 90
@@ -83,10 +83,10 @@ def using(n: int, how: Callable[[int], str]) -> Node:
 def size(root: Node) -> tuple[int, int]:
     """Operators of the plan, and lines of EXPLAIN."""
     plan = ViewPlan(Query(root, tuple((c.name, c) for c in root.columns)), dict.fromkeys(TABLES, 100))
-    flow = assemble(TABLES, {90: plan}, [90])
+    flow = build_dataflow(TABLES, {90: plan}, [90])
     view = Table(90, "v", root.columns, (KeyPart(root.columns[0].name),))
     names = {i: t.name for i, t in TABLES.items()} | {90: "v"}
-    return len(flow.operators), len(explain(flow, view, {}, names).splitlines())
+    return len(flow.operators), len(render_explain(flow, view, {}, names).splitlines())
 
 
 @pytest.mark.parametrize("chained", [False, True], ids=["star", "chain"])
@@ -136,8 +136,8 @@ def test_what_a_read_of_a_lazy_view_narrows_is_found_however_deep_the_caller_is(
     node = using(4 * MOST, lambda _: "full")
     plans = {90: ViewPlan(Query(node, tuple((c.name, c) for c in node.columns)), {})}
 
-    def found() -> Narrowing:
-        return narrowing(90, [node.columns[0].name], TABLES, plans)
+    def found() -> KeyPropagation:
+        return propagate_key(90, [node.columns[0].name], TABLES, plans)
 
     used = len(inspect.stack(0))
     assert at(sys.getrecursionlimit() - used - ROOM, found) == found()

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drawn import WHOLE
+from tests.drawn import INTEGER_STRATEGIES
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
-from viewkeeper.model.encoding.key_decoding import known_columns
+from viewkeeper.model.encoding.key_decoding import shared_key_values
 from viewkeeper.model.encoding.keys import encode_key, encode_keys, encode_whole_key, key_range, prefix_range, successor
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 DATES = st.dates()
 INSTANTS = st.datetimes(timezones=st.just(dt.UTC))
 TYPES: dict[str, st.SearchStrategy[Any]] = {
-    **WHOLE,
+    **INTEGER_STRATEGIES,
     "float": st.floats(width=32),
     "double": st.floats(),
     "decimal(12,2)": st.decimals(Decimal("-9999999999.99"), Decimal("9999999999.99"), places=2),
@@ -44,7 +44,7 @@ def table_of(*columns: tuple[str, bool, bool]) -> Table:
     return Table(
         1,
         "t",
-        tuple(Column(f"c{at}", types.of(type_)) for at, (type_, _, _) in enumerate(columns)),
+        tuple(Column(f"c{at}", types.parse_type(type_)) for at, (type_, _, _) in enumerate(columns)),
         tuple(KeyPart(f"c{at}", desc, last) for at, (_, desc, last) in enumerate(columns)),
     )
 
@@ -111,7 +111,7 @@ def test_a_prefix_range_says_which_values_its_keys_begin_with(
     for at, key in enumerate(keys):
         known = data.draw(st.integers(0, len(table.key)))
         start, stop = prefix_range(table, key[:known])
-        found = known_columns(table, start, stop)[1]
+        found = shared_key_values(table, start, stop)[1]
         wanted = [rows.column(place).combine_chunks().slice(at, 1) for place in range(known)]
         assert len(found) == known
         for one, value in zip(found, wanted, strict=True):

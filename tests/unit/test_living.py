@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from viewkeeper.errors import OutOfMemory, StoreError
 from viewkeeper.plan.catalyst import jvm as catalyst_jvm
-from viewkeeper.plan.catalyst.session import translated
-from viewkeeper.runtime.spark.sessions import Sessions
+from viewkeeper.plan.catalyst.session import translate_errors
+from viewkeeper.runtime.spark.sessions import SparkSessions
 
 
 class Process:
@@ -56,26 +56,26 @@ def test_a_jvm_that_ended_is_told_with_a_code_and_what_to_do(
     jvm: Process, error: Exception, code: int, kind: type[StoreError], said: str
 ) -> None:
     jvm.code = code
-    with pytest.raises(kind, match=said) as told, catalyst_jvm.alive():
+    with pytest.raises(kind, match=said) as told, catalyst_jvm.translate_jvm_errors():
         raise error
     assert told.value.code == "VK503"
     assert "SPARK_DRIVER_MEMORY=4g" in str(told.value)
 
 
 def test_memory_that_ran_out_in_a_jvm_that_lives_on_is_told_too(jvm: Process) -> None:
-    with pytest.raises(OutOfMemory, match="SPARK_DRIVER_MEMORY"), catalyst_jvm.alive():
+    with pytest.raises(OutOfMemory, match="SPARK_DRIVER_MEMORY"), catalyst_jvm.translate_jvm_errors():
         raise PySparkException("java.lang.OutOfMemoryError: Java heap space")
 
 
 def test_other_errors_are_what_they_are(jvm: Process) -> None:
-    with pytest.raises(PySparkException, match="no such table"), catalyst_jvm.alive():
+    with pytest.raises(PySparkException, match="no such table"), catalyst_jvm.translate_jvm_errors():
         raise PySparkException("no such table")
-    with pytest.raises(ConnectionResetError), catalyst_jvm.alive():  # of a JVM that goes on
+    with pytest.raises(ConnectionResetError), catalyst_jvm.translate_jvm_errors():  # of a JVM that goes on
         raise ConnectionResetError
 
 
 def test_what_pyspark_reports_beside_the_error_is_not_printed(jvm: Process, caplog: pytest.LogCaptureFixture) -> None:
-    with catalyst_jvm.alive():
+    with catalyst_jvm.translate_jvm_errors():
         logging.error("Exception while sending command.")
     assert not caplog.records
     logging.error("Exception while sending command.")
@@ -84,7 +84,7 @@ def test_what_pyspark_reports_beside_the_error_is_not_printed(jvm: Process, capl
 
 def test_a_given_session_that_ended_is_refused_and_batches_go_on_without(jvm: Process) -> None:
     session = a_session()
-    sessions = Sessions(SimpleNamespace(), session)  # type: ignore[arg-type]
+    sessions = SparkSessions(SimpleNamespace(), session)  # type: ignore[arg-type]
     jvm.code = 3
     assert sessions.cluster() is None
     for _ in range(2):
@@ -116,10 +116,10 @@ def test_an_error_that_is_translated_is_not_reported_whatever_other_threads_do(m
             logger.error(text)
 
     def pass_through() -> None:
-        with translated():
+        with translate_errors():
             report("of another thread")
 
-    with translated():
+    with translate_errors():
         other = threading.Thread(target=pass_through)
         other.start()
         other.join()

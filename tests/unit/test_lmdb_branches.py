@@ -38,12 +38,12 @@ def test_parts_are_like_those_of_a_walk(tmp_path: Path, length: int, order: str)
         table = env.open_db(b"t7")
         with env.begin() as txn:
             assert txn.stat(table)["depth"] > 2
-            assert btree_pages._sampled(txn, b"t7", tmp_path / "db" / "data.mdb", 4096, 32)
+            assert btree_pages._sample_branch_keys(txn, b"t7", tmp_path / "db" / "data.mdb", 4096, 32)
             with env.begin(write=True, db=table) as writer:  # what comes later is not of this state
                 for key in left[:2_000]:
                     writer.delete(key)
             points = btree_pages.split_points(txn, table, b"t7", tmp_path / "db" / "data.mdb", 4)
-            walked = btree_pages._walked(txn, table, 4)
+            walked = btree_pages._split_by_walk(txn, table, 4)
     places = [bisect_left(left, point) for point in points]
     assert [bisect_left(left, point) for point in walked] == [len(left) // 4 * n for n in (1, 2, 3)]
     assert places == pytest.approx([len(left) // 4 * n for n in (1, 2, 3)], abs=len(left) / 12)
@@ -62,5 +62,5 @@ def test_what_is_no_branch_is_walked(tmp_path: Path) -> None:
     other.write_bytes(bytes(4096) * 4_000)
     with _made(tmp_path / "db", keys, []) as env, env.begin() as txn:
         table = env.open_db(b"t7", txn=txn)
-        assert btree_pages._sampled(txn, b"t7", other, 4096, 32) == []
+        assert btree_pages._sample_branch_keys(txn, b"t7", other, 4096, 32) == []
         assert btree_pages.split_points(txn, table, b"t7", other, 4) == [b"015000", b"030000", b"045000"]

@@ -127,10 +127,10 @@ def test_every_kind_is_registered_under_its_name_and_is_a_module_of_that_name() 
     assert set(KINDS) == {m.name for m in pkgutil.iter_modules(kinds.__path__)}
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS.values() if not k.only_loads])
+@pytest.mark.parametrize("kind", [k for k in KINDS.values() if not k.is_load_only])
 def test_every_kind_can_be_told_and_drawn(kind: type[Operator]) -> None:
     assert kind.describe is not Operator.describe
-    assert kind.drawn is not Operator.drawn
+    assert kind.box_description is not Operator.box_description
 
 
 @pytest.mark.parametrize("kind", KINDS.values())

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.operators.chunked_execution import touched
-from viewkeeper.operators.kinds.lookup import lookup
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.operators.chunked_execution import estimate_read_bytes
+from viewkeeper.operators.kinds.lookup import lookup_rows
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state import hash_index
 from viewkeeper.state.compaction import choose_merges
 from viewkeeper.state.consolidate import consolidate
-from viewkeeper.state.run import Arrangement, Run, arrange, merge, succession
+from viewkeeper.state.run import Arrangement, Run, arrange, concat_ordered_runs, merge
 
 
 @pytest.fixture(scope="module")
-def duck() -> Iterator[Duck]:
-    with Duck(threads=1) as duck:
+def duck() -> Iterator[PreparedStatements]:
+    with PreparedStatements(threads=1) as duck:
         yield duck
 
 
@@ -65,9 +65,9 @@ def test_signed_hashes_are_refused() -> None:
 
 
 def test_a_lookup_multiplies_weights_over_all_runs() -> None:
-    state = Arrangement((arrange(delta((5, "old", 2), (6, "x", 1))),)).plus(arrange(delta((5, "new", -1))))
+    state = Arrangement((arrange(delta((5, "old", 2), (6, "x", 1))),)).with_runs(arrange(delta((5, "new", -1))))
     probe = pa.table({"p": ["p"], "¤w": pa.array([3]), "¤h": pa.array([5], pa.uint64())})
-    (found,) = lookup(probe, state, ["v"], 100)
+    (found,) = lookup_rows(probe, state, ["v"], 100)
     found = found.sort_by("v")
     assert found.to_pylist() == [{"p": "p", "v": "new", "¤w": -3}, {"p": "p", "v": "old", "¤w": 6}]
 
@@ -75,7 +75,7 @@ def test_a_lookup_multiplies_weights_over_all_runs() -> None:
 def test_a_lookup_that_finds_nothing_gives_nothing() -> None:
     state = Arrangement((arrange(delta((5, "a", 1))),))
     probe = pa.table({"p": ["p"], "¤w": pa.array([1]), "¤h": pa.array([7], pa.uint64())})
-    assert list(lookup(probe, state, ["v"], 100)) == []
+    assert list(lookup_rows(probe, state, ["v"], 100)) == []
     asked, rows = state.probe(np.array([7], np.uint64), ["v"])
     assert (len(asked), rows.schema.types) == (0, [pa.string(), pa.int64()])
 
@@ -87,9 +87,9 @@ def test_a_lookup_in_pieces_is_the_same_lookup(most: int) -> None:
     runs = [arrange(delta(*((int(h), f"{n}-{i}", 1) for i, h in enumerate(rng.integers(0, 4, 20))))) for n in range(3)]
     state = Arrangement(tuple(runs))
     probe = pa.table({"p": range(6), "¤w": [1, -1, 2, 1, 1, 1], "¤h": pa.array([1, 9, 1, 3, 0, 1], pa.uint64())})
-    pieces = list(lookup(probe, state, ["v"], most))
+    pieces = list(lookup_rows(probe, state, ["v"], most))
     assert max(p.num_rows for p in pieces) <= most or len(pieces) == 1
-    (whole,) = lookup(probe, state, ["v"], 10**6)
+    (whole,) = lookup_rows(probe, state, ["v"], 10**6)
     order = [("p", "ascending"), ("v", "ascending")]
     assert pa.concat_tables(pieces).sort_by(order).equals(whole.sort_by(order))
 
@@ -97,28 +97,28 @@ def test_a_lookup_in_pieces_is_the_same_lookup(most: int) -> None:
 def test_runs_that_follow_each_other_are_one() -> None:
     first, last = arrange(delta((1, "a", 1), (2, "b", 1))), arrange(delta((7, "c", -1), (9, "d", 1)))
     columns: list[pa.Table] = []
-    run = succession([first, last], lambda table: columns.append(table) or table)
-    assert run.rows.to_pylist() == [*first.weighted.to_pylist(), *last.rows.to_pylist()]
+    run = concat_ordered_runs([first, last], lambda table: columns.append(table) or table)
+    assert run.rows.to_pylist() == [*first.weighted_rows.to_pylist(), *last.rows.to_pylist()]
     assert [t.num_columns for t in columns] == [1, 1, 1]
 
 
 def test_rows_are_counted_when_no_column_is_wanted() -> None:
     state = Arrangement((arrange(delta((5, "a", 1), (5, "b", 1))), arrange(delta((5, "c", -1)))))
     probe = pa.table({"p": ["p"], "¤w": pa.array([1]), "¤h": pa.array([5], pa.uint64())})
-    assert pa.concat_tables(lookup(probe, state, [], 100)).to_pylist() == [
+    assert pa.concat_tables(lookup_rows(probe, state, [], 100)).to_pylist() == [
         {"p": "p", "¤w": 1},
         {"p": "p", "¤w": 1},
         {"p": "p", "¤w": -1},
     ]
 
 
-def test_an_arrangement_has_the_columns_that_all_its_runs_have(duck: Duck) -> None:
+def test_an_arrangement_has_the_columns_that_all_its_runs_have(duck: PreparedStatements) -> None:
     """Views come and go: an older run may hold more columns than a newer one."""
     wide = delta((5, "a", 1), (6, "b", 1)).append_column("more", pa.array([1, 2]))
     runs = [arrange(wide), arrange(delta((5, "a", -1))), arrange(delta((5, "c", 1)))]
     state = Arrangement(tuple(runs))
     left = [{"v": "b", "¤w": 1}, {"v": "c", "¤w": 1}]
-    for rows in (state.slice(np.array([5, 6], np.uint64)), state.rows(), merge(duck, runs).weighted):
+    for rows in (state.slice(np.array([5, 6], np.uint64)), state.rows(), merge(duck, runs).weighted_rows):
         assert consolidate(duck, rows.drop_columns(["¤h"])).sort_by("v").to_pylist() == left
 
 
@@ -140,15 +140,15 @@ def test_rows_are_met_with_whose_they_are() -> None:
     state = Arrangement(
         tuple(Run(pa.table({"¤h": pa.array(h, pa.uint64())})) for h in ([1, 2, 2, 9], [2, 4, 9], [3], [4]))
     )
-    found = [(run.hashes[places].tolist(), hashes[mine].tolist()) for run, places, mine in state.met(hashes)]
+    found = [(run.hashes[places].tolist(), hashes[mine].tolist()) for run, places, mine in state.slice_row_ids(hashes)]
     assert found == [([2, 2, 9], [2, 2, 9]), ([2, 4, 9], [2, 4, 9]), ([4], [4])]
 
 
-def test_merging_cancels_and_keeps_untouched_rows(duck: Duck) -> None:
+def test_merging_cancels_and_keeps_untouched_rows(duck: PreparedStatements) -> None:
     old = arrange(delta((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "d", 1)))
     new = arrange(delta((2, "b", -1), (3, None, 1), (9, "z", 1)))
     run = merge(duck, [old, new])
-    assert run.weighted.select(["v", "¤w", "¤h"]).to_pylist() == [
+    assert run.weighted_rows.select(["v", "¤w", "¤h"]).to_pylist() == [
         {"v": "a", "¤w": 1, "¤h": 1},
         {"v": None, "¤w": 2, "¤h": 3},
         {"v": "d", "¤w": 1, "¤h": 4},
@@ -156,7 +156,7 @@ def test_merging_cancels_and_keeps_untouched_rows(duck: Duck) -> None:
     ]
 
 
-def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
+def test_merging_additive_rows_adds_their_columns(duck: PreparedStatements) -> None:
     def vectors(*rows: tuple[int, int, int]) -> pa.Table:
         k, n, h = zip(*rows, strict=True)
         return pa.table({"k": pa.array(k), "n": pa.array(n, pa.int64()), "¤h": pa.array(h, pa.uint64())})
@@ -168,10 +168,10 @@ def test_merging_additive_rows_adds_their_columns(duck: Duck) -> None:
 
 @pytest.mark.parametrize("how", ["bisected", "guessed", "directory", "flagged"])
 def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(hash_index, "_GUESSED_ROWS", 10**9 if how == "bisected" else 1)
-    monkeypatch.setattr(hash_index, "_GUESSED_PROBES", 1)
-    monkeypatch.setattr(hash_index, "_ASKED", 10**9 if how == "directory" else 0)
-    monkeypatch.setattr(hash_index, "_FLAGGED_PROBES", 1 if how == "flagged" else 10**9)
+    monkeypatch.setattr(hash_index, "_MIN_INTERPOLATED_ROWS", 10**9 if how == "bisected" else 1)
+    monkeypatch.setattr(hash_index, "_MIN_INTERPOLATED_PROBES", 1)
+    monkeypatch.setattr(hash_index, "_ROWS_PER_PROBE", 10**9 if how == "directory" else 0)
+    monkeypatch.setattr(hash_index, "_MIN_FILTER_PROBES", 1 if how == "flagged" else 10**9)
     rng = np.random.default_rng(0)
     spread = rng.integers(0, 2**64, 30_000, dtype=np.uint64)
     crowded = np.repeat(rng.integers(0, 2**64, 10, dtype=np.uint64), 3_000)
@@ -190,13 +190,13 @@ def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyP
             assert (run.starts(probes[::-1])[::-1][there] == left[there]).all()
             assert (start[there] == left[there]).all()
             assert (stop - start == right - left).all()
-        assert ("_directory" in run._sorted.__dict__) == (how == "directory")
-        assert ("_flags" in run._sorted.__dict__) == (how == "flagged")
+        assert ("_directory" in run._hash_index.__dict__) == (how == "directory")
+        assert ("_flags" in run._hash_index.__dict__) == (how == "flagged")
 
 
 def test_a_directory_is_made_when_lookups_were_worth_it() -> None:
     keys = np.sort(np.random.default_rng(0).integers(0, 2**64, 1 << 14, dtype=np.uint64))
-    column = hash_index.SortedHashes(keys)
+    column = hash_index.HashIndex(keys)
     for _ in range(4):
         column.ranges(keys[:500])
         assert "_directory" not in column.__dict__
@@ -234,27 +234,27 @@ class TestChoosingMerges:
 
 
 class TestConsolidation:
-    def test_equal_rows_add_up_and_zeros_vanish(self, duck: Duck) -> None:
+    def test_equal_rows_add_up_and_zeros_vanish(self, duck: PreparedStatements) -> None:
         found = consolidate(duck, delta((1, "a", 1), (1, "a", 2), (2, None, 1), (2, None, -1), (3, "c", -1)))
         assert sorted(found.to_pylist(), key=lambda r: r["¤h"]) == [
             {"v": "a", "¤w": 3, "¤h": 1},
             {"v": "c", "¤w": -1, "¤h": 3},
         ]
 
-    def test_nan_equals_nan(self, duck: Duck) -> None:
+    def test_nan_equals_nan(self, duck: PreparedStatements) -> None:
         table = pa.table({"x": [float("nan"), -float("nan")], "¤w": pa.array([1, -1])})
         assert consolidate(duck, table).num_rows == 0
 
-    def test_minus_zero_is_another_value_than_zero(self, duck: Duck) -> None:
+    def test_minus_zero_is_another_value_than_zero(self, duck: PreparedStatements) -> None:
         table = pa.table({"x": [0.0, -0.0], "¤w": pa.array([-1, 1])})
         assert sorted(map(str, consolidate(duck, table)["x"].to_pylist())) == ["-0.0", "0.0"]
 
-    def test_a_single_row_of_no_weight_vanishes(self, duck: Duck) -> None:
+    def test_a_single_row_of_no_weight_vanishes(self, duck: PreparedStatements) -> None:
         assert consolidate(duck, delta((1, "a", 0))).num_rows == 0
         assert consolidate(duck, delta()).num_rows == 0
         assert consolidate(duck, delta((1, "a", -2))).num_rows == 1
 
-    def test_rows_without_columns_are_counted(self, duck: Duck) -> None:
+    def test_rows_without_columns_are_counted(self, duck: PreparedStatements) -> None:
         assert consolidate(duck, pa.table({"¤w": pa.array([2, -1, 3])})).to_pylist() == [{"¤w": 4}]
         assert consolidate(duck, pa.table({"¤w": pa.array([2, -2])})).num_rows == 0
 
@@ -264,18 +264,18 @@ def test_what_runs_are_together_is_remembered_and_holds_none_of_them() -> None:
         return Run(pa.table({"¤h": pa.array(hashes, pa.uint64())}))
 
     one, two, three = run(1), run(2), run(3)
-    Arrangement((one, two)).remember("sum", 3)
-    assert Arrangement((one, two)).remembered("sum") == 3
-    assert Arrangement((run(1), two)).remembered("sum") is None
-    assert Arrangement((two,)).remembered("sum") is None
-    assert Arrangement(()).remembered("sum") is None
-    Arrangement((one, two, three)).remember("sum", 6)
-    assert Arrangement((one, two)).remembered("sum") is None
+    Arrangement((one, two)).cache_result("sum", 3)
+    assert Arrangement((one, two)).cached_result("sum") == 3
+    assert Arrangement((run(1), two)).cached_result("sum") is None
+    assert Arrangement((two,)).cached_result("sum") is None
+    assert Arrangement(()).cached_result("sum") is None
+    Arrangement((one, two, three)).cache_result("sum", 6)
+    assert Arrangement((one, two)).cached_result("sum") is None
     merged = weakref.ref(one)
     del one
     gc.collect()
     assert merged() is None
-    assert Arrangement((run(1), two, three)).remembered("sum") is None
+    assert Arrangement((run(1), two, three)).cached_result("sum") is None
 
 
 def test_how_much_is_read_is_not_guessed_where_a_hash_has_many_rows() -> None:
@@ -284,5 +284,5 @@ def test_how_much_is_read_is_not_guessed_where_a_hash_has_many_rows() -> None:
     state = Arrangement((Run(pa.table({"¤x": pa.array(np.zeros(25_600, np.int64)), "¤h": pa.array(hashes)})),))
     came = pa.table({"¤h": pa.array(np.unique(hashes))})
     site: Any = SimpleNamespace(memory=SimpleNamespace(piece=100_000))
-    assert touched(site, [state], [[came]]) == state.num_bytes
-    assert touched(site, [state], [[came]], single=True) == 0
+    assert estimate_read_bytes(site, [state], [[came]]) == state.num_bytes
+    assert estimate_read_bytes(site, [state], [[came]], is_single_row=True) == 0

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viewkeeper.model.names import FIRST, PLACE
-from viewkeeper.operators.aggregation.window_float_sums import Fold, folded
+from viewkeeper.model.names import FIRST_ROW_INDEX, ROW_INDEX
+from viewkeeper.operators.aggregation.window_float_sums import FloatFrameSum, add_frame_sums
 
 _VALUES = st.sampled_from([None, 0.0, -0.0, 0.1, 0.7, 1e16, -1e16, 1e308, math.inf, -math.inf, math.nan])
 _FRAMES = st.tuples(st.integers(-3, 3), st.integers(0, 4))
@@ -43,9 +43,9 @@ def test_every_frame_is_added_from_its_first_row_to_its_last(
             expected.append(None if empty else slow(values[low : high + 1], average))
         start += len(partition)
     shuffled = np.random.default_rng(len(rows)).permutation(len(rows))
-    names = (PLACE, FIRST, "w0", "w0_l", "w0_h")
+    names = (ROW_INDEX, FIRST_ROW_INDEX, "w0", "w0_l", "w0_h")
     kinds = (pa.int64(), pa.int64(), pa.float64(), pa.int64(), pa.int64())
     columns = [pa.array([rows[j][i] for j in shuffled], kind) for i, kind in enumerate(kinds)]
-    found = folded(pa.table(columns, names=list(names)), [Fold("w0", average)])
+    found = add_frame_sums(pa.table(columns, names=list(names)), [FloatFrameSum("w0", average)])
     assert found.column_names == ["w0"]
     assert [repr(v) for v in found["w0"].to_pylist()] == [repr(expected[j]) for j in shuffled]

@@ -15,14 +15,14 @@ from viewkeeper.model.schema import Column
 from viewkeeper.operators.kinds import Recompute, recompute
 from viewkeeper.operators.segment import Segment
 from viewkeeper.plan.logical.nodes import Named, column
-from viewkeeper.plan.planner import attempt
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.plan.planner import dry_run_operators
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.run import Arrangement, arrange
 
 
 @pytest.fixture(scope="module")
-def duck() -> Iterator[Duck]:
-    with Duck(threads=1) as duck:
+def duck() -> Iterator[PreparedStatements]:
+    with PreparedStatements(threads=1) as duck:
         yield duck
 
 
@@ -47,14 +47,14 @@ LEFT_JOIN = Recompute(
 
 
 def advance(
-    duck: Duck, operator: Recompute, states: list[Arrangement], *deltas: pa.Table | None
+    duck: PreparedStatements, operator: Recompute, states: list[Arrangement], *deltas: pa.Table | None
 ) -> list[dict[str, Any]]:
-    out, added = recompute.step(duck, operator, states, deltas)
-    states[:] = [s.plus(arrange(d)) for s, d in zip(states, added, strict=True)]
+    out, added = recompute.run_recompute_step(duck, operator, states, deltas)
+    states[:] = [s.with_runs(arrange(d)) for s, d in zip(states, added, strict=True)]
     return sorted(out.to_pylist(), key=str)
 
 
-def test_an_outer_join_pads_until_a_partner_comes(duck: Duck) -> None:
+def test_an_outer_join_pads_until_a_partner_comes(duck: PreparedStatements) -> None:
     states = [Arrangement() for _ in range(3)]
     assert advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, 1)), None) == [
         {"l0": 1, "l1": 10, "r1": None, "¤w": 1}
@@ -69,20 +69,20 @@ def test_an_outer_join_pads_until_a_partner_comes(duck: Duck) -> None:
     assert LEFT_JOIN.full(duck, states).num_rows == 0
 
 
-def test_duplicates_are_seen_as_often_as_they_occur(duck: Duck) -> None:
+def test_duplicates_are_seen_as_often_as_they_occur(duck: PreparedStatements) -> None:
     states = [Arrangement() for _ in range(3)]
     rows = advance(duck, LEFT_JOIN, states, delta(["l0", "l1"], (1, 10, 2)), delta(["r0", "r1"], (1, 5, 3)))
     assert rows == [{"l0": 1, "l1": 10, "r1": 5, "¤w": 6}]
 
 
-def test_nothing_in_nothing_out(duck: Duck) -> None:
+def test_nothing_in_nothing_out(duck: PreparedStatements) -> None:
     states = [Arrangement() for _ in range(3)]
     cancelled = delta(["l0", "l1"], (1, 10, 1), (1, 10, -1))
     assert advance(duck, LEFT_JOIN, states, cancelled, None) == []
     assert advance(duck, LEFT_JOIN, states, None, None) == []
 
 
-def test_without_keys_the_sql_runs_over_nothing_too(duck: Duck) -> None:
+def test_without_keys_the_sql_runs_over_nothing_too(duck: PreparedStatements) -> None:
     top = Recompute(
         (port(["x"], ()),),
         (None,),
@@ -98,21 +98,21 @@ def test_without_keys_the_sql_runs_over_nothing_too(duck: Duck) -> None:
     ]
 
 
-def test_a_top_k_sees_no_more_copies_than_it_can_show(duck: Duck) -> None:
+def test_a_top_k_sees_no_more_copies_than_it_can_show(duck: PreparedStatements) -> None:
     top = Recompute(
         (port(["x"], ()),),
         (None,),
         "SELECT x, ¤h FROM input0 ORDER BY x LIMIT 2",
         (Column("x", types.BIGINT),),
         "top-k over all rows",
-        clip=2,
+        max_copies=2,
     )
     states = [Arrangement(), Arrangement()]
     many = pa.table({"x": [3, 4], "¤w": [10**12, 1], "¤h": pa.array([0, 0], pa.uint64())})
     assert advance(duck, top, states, many) == [{"x": 3, "¤w": 2}]
 
 
-def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
+def test_ties_are_taken_back_as_they_were_emitted(duck: PreparedStatements) -> None:
     """Whichever of two equal rows was shown first, the view never holds both or neither."""
     first = Recompute(
         (port(["k", "x"], ("k",)),),
@@ -131,12 +131,12 @@ def test_ties_are_taken_back_as_they_were_emitted(duck: Duck) -> None:
         assert sum(held.values()) == 1
 
 
-def test_a_slice_with_fewer_than_no_rows_is_a_broken_promise(duck: Duck) -> None:
+def test_a_slice_with_fewer_than_no_rows_is_a_broken_promise(duck: PreparedStatements) -> None:
     with pytest.raises(Contradiction, match="fewer than no copies"):
         advance(duck, LEFT_JOIN, [Arrangement() for _ in range(3)], delta(["l0", "l1"], (1, 10, -1)), None)
 
 
 def test_sql_that_duckdb_cannot_bind_is_refused_by_name_before_there_is_a_view() -> None:
-    attempt([LEFT_JOIN])
+    dry_run_operators([LEFT_JOIN])
     with pytest.raises(Unsupported, match=r"cannot be computed \(why not\)"):
-        attempt([replace(LEFT_JOIN, sql="SELECT no_such_function(1) FROM input0", why="why not")])
+        dry_run_operators([replace(LEFT_JOIN, sql="SELECT no_such_function(1) FROM input0", kind_reason="why not")])

@@ -14,7 +14,7 @@ from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.kinds import Recompute
 from viewkeeper.operators.segment import Segment
-from viewkeeper.operators.table_slices import Tables
+from viewkeeper.operators.table_slices import TableSlices
 from viewkeeper.plan.logical.nodes import Named, column
 from viewkeeper.state.hash_index import Hashes
 from viewkeeper.state.run import Arrangement, Run, arrange
@@ -31,9 +31,9 @@ def run(*rows: tuple[int, int]) -> Run:
     return arrange(pa.table({"g": group, "v": value, "¤h": group.cast(pa.uint64())}))
 
 
-def reading(made: Recompute, *runs: Run) -> Tables:
+def reading(made: Recompute, *runs: Run) -> TableSlices:
     site: Any = SimpleNamespace(fresh=lambda slot: Arrangement(runs) if slot == "lines/0" else Arrangement())
-    return Tables(site, made)
+    return TableSlices(site, made)
 
 
 def hashes(*found: int) -> Hashes:
@@ -55,35 +55,35 @@ def lines() -> tuple[Run, Run]:
 def test_what_one_has_taken_another_need_not_seek(lines: tuple[Run, Run]) -> None:
     first, second = reading(BOTH, *lines), reading(operator("v", "g"), *lines)
     asked = hashes(1, 2, 4)
-    rows = first.kept("lines", asked)
+    rows = first.read_cached_slice("lines", asked)
     assert values(rows) == [10, 20, 21, 40]
-    covered = second.covered(hashes(1, 4))
+    covered = second.find_covering_hashes(hashes(1, 4))
     assert covered is asked
-    assert second.kept("lines", covered) is rows
+    assert second.read_cached_slice("lines", covered) is rows
 
 
 def test_hashes_that_were_not_taken_are_sought(lines: tuple[Run, Run]) -> None:
     first, second = reading(BOTH, *lines), reading(BOTH, *lines)
-    first.kept("lines", hashes(1, 2, 3))
+    first.read_cached_slice("lines", hashes(1, 2, 3))
     for other in (hashes(1, 4), hashes(2, 3, 4), hashes(7, 8)):
-        assert second.covered(other) is None
-    assert second.covered(hashes(3)) is None, "for one of three it is not worth it"
-    assert values(second.kept("lines", hashes(2, 4))) == [20, 21, 40]
+        assert second.find_covering_hashes(other) is None
+    assert second.find_covering_hashes(hashes(3)) is None, "for one of three it is not worth it"
+    assert values(second.read_cached_slice("lines", hashes(2, 4))) == [20, 21, 40]
 
 
 def test_rows_of_other_runs_are_sought_again(lines: tuple[Run, Run]) -> None:
     """The newest run may lie upon others than before: as many, and of the same hashes."""
     asked = hashes(1, 2)
-    assert values(reading(BOTH, *lines).kept("lines", asked)) == [10, 20, 21]
+    assert values(reading(BOTH, *lines).read_cached_slice("lines", asked)) == [10, 20, 21]
     replaced = reading(BOTH, run((1, 11), (2, 22)), lines[1])
-    assert replaced.covered(asked) is None
-    assert values(replaced.kept("lines", asked)) == [11, 21, 22]
-    assert values(reading(BOTH, *lines, run((1, 12))).kept("lines", asked)) == [10, 12, 20, 21]
+    assert replaced.find_covering_hashes(asked) is None
+    assert values(replaced.read_cached_slice("lines", asked)) == [11, 21, 22]
+    assert values(reading(BOTH, *lines, run((1, 12))).read_cached_slice("lines", asked)) == [10, 12, 20, 21]
 
 
 def test_other_columns_are_taken_by_themselves(lines: tuple[Run, Run]) -> None:
     asked = hashes(1, 2)
-    reading(operator("g"), *lines).kept("lines", asked)
+    reading(operator("g"), *lines).read_cached_slice("lines", asked)
     other = reading(BOTH, *lines)
-    assert other.covered(asked) is None
-    assert values(other.kept("lines", asked)) == [10, 20, 21]
+    assert other.find_covering_hashes(asked) is None
+    assert values(other.read_cached_slice("lines", asked)) == [10, 20, 21]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viewkeeper.model.encoding import key_order as encoding_key_order
-from viewkeeper.model.encoding.key_order import key_order, last_of_each, surely_different
+from viewkeeper.model.encoding.key_order import has_no_duplicates_fast, key_order, last_occurrences
 
 FEW = st.one_of(
     st.lists(st.binary(min_size=3, max_size=3), max_size=30),  # of one length
@@ -27,7 +27,7 @@ FEW = st.one_of(
 @pytest.mark.parametrize("few", [0, 64])
 def test_keys_are_ordered_as_bytes_are(few: int, keys: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding_key_order, "_FEW", few)
+        patch.setattr(encoding_key_order, "_MAX_PYTHON_SORT", few)
         # A slice: what lies before it in the buffer is none of its keys.
         array = pa.array([b"before", *keys], pa.binary())[1:]
         found = key_order(array)
@@ -42,8 +42,8 @@ def test_keys_are_ordered_as_bytes_are(few: int, keys: list[bytes]) -> None:
 @pytest.mark.parametrize("few", [0, 64])
 def test_the_last_of_each_key_stays(few: int, keys: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding_key_order, "_FEW", few)
-        found = last_of_each(pa.array(keys, pa.binary()))
+        patch.setattr(encoding_key_order, "_MAX_PYTHON_SORT", few)
+        found = last_occurrences(pa.array(keys, pa.binary()))
         last = sorted({key: place for place, key in enumerate(keys)}.values())
         assert last == (list(range(len(keys))) if found is None else found.tolist())
         assert (found is None) == (len(last) == len(keys))
@@ -53,9 +53,9 @@ def test_the_last_of_each_key_stays(few: int, keys: list[bytes]) -> None:
 @pytest.mark.parametrize("few", [0, 64])
 def test_keys_that_are_said_to_be_different_are(few: int, keys: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding_key_order, "_FEW", few)
+        patch.setattr(encoding_key_order, "_MAX_PYTHON_SORT", few)
         array = pa.array([b"before", *keys], pa.binary())[1:]
-        found = surely_different(array)
+        found = has_no_duplicates_fast(array)
         assert array.to_pylist() == keys
         assert not found or len(set(keys)) == len(keys)
 
@@ -64,7 +64,7 @@ def test_keys_that_are_said_to_be_different_are(few: int, keys: list[bytes]) -> 
 def test_of_many_numbers_it_is_seen_whether_they_surely_different(twice: bool) -> None:
     numbers = np.random.default_rng(2).permutation(5_000).tolist()
     keys = [b"\x01" + int(n).to_bytes(8, "big") for n in [*numbers, *numbers[:twice]]]
-    assert surely_different(pa.array(keys, pa.binary())) is not twice
+    assert has_no_duplicates_fast(pa.array(keys, pa.binary())) is not twice
 
 
 def test_many_keys_of_two_columns_are_ordered_as_bytes_are() -> None:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model import types
-from viewkeeper.model.encoding.keys import encode_keys, plain_key
-from viewkeeper.model.encoding.row_slots import OtherColumns, SlotReader, plain
-from viewkeeper.model.encoding.rows import encode_plain, encode_rows, plain_row
+from viewkeeper.model.encoding.keys import encode_keys, encode_plain_key
+from viewkeeper.model.encoding.row_slots import OlderRowLayout, RowFieldReader, to_plain_value
+from viewkeeper.model.encoding.rows import decode_plain_row, encode_plain_row, encode_rows
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.store.ordered import log_format
-from viewkeeper.store.ordered.row_images import Images, binary
+from viewkeeper.store.ordered.row_images import RowImages, binary_array
 
 KINDS = {
     "t": types.TINYINT,
@@ -62,10 +62,10 @@ def _rows(seed: int) -> pa.Table:
 def test_rows_and_keys_are_the_same_bytes(seed: int) -> None:
     rows = _rows(seed)
     encoded = encode_rows(TABLE, rows).to_pylist()
-    found = [plain_row(TABLE, row) for row in encoded]
-    assert [encode_plain(TABLE, row) for row in found] == encoded
+    found = [decode_plain_row(TABLE, row) for row in encoded]
+    assert [encode_plain_row(TABLE, row) for row in found] == encoded
     for table in (TABLE, TURNED):
-        assert [plain_key(table, row) for row in found] == encode_keys(table, rows).to_pylist()
+        assert [encode_plain_key(table, row) for row in found] == encode_keys(table, rows).to_pylist()
     assert {row["m"] for row in found} == {None if m is None else int(m * 1000) for m in rows["m"].to_pylist()}
 
 
@@ -73,26 +73,28 @@ def test_rows_and_keys_are_the_same_bytes(seed: int) -> None:
 def test_some_columns_are_read_as_they_lie(seed: int) -> None:
     encoded = encode_rows(TABLE, _rows(seed)).to_pylist()
     for names in (["s"], ["x", "i"], ["w", "s", "t"], ["b", "m"], list(KINDS)):
-        reader = SlotReader(TABLE, names)
+        reader = RowFieldReader(TABLE, names)
         for row in encoded:
-            slots, expected = reader.read(row), plain_row(TABLE, row)
-            assert {n: plain(KINDS[n], slots[reader.places[n]]) for n in names} == {n: expected[n] for n in names}
+            slots, expected = reader.read(row), decode_plain_row(TABLE, row)
+            assert {n: to_plain_value(KINDS[n], slots[reader.positions[n]]) for n in names} == {
+                n: expected[n] for n in names
+            }
 
 
 def test_a_row_without_nulls_need_only_be_unpacked() -> None:
     values = {"t": 1, "i": -5, "l": 2**40, "s": "é", "x": b"\0\1", "b": True, "d": 3, "at": 4, "m": 5, "w": -(10**30)}
-    row = encode_plain(TABLE, values | {"f": 0.5})
-    reader = SlotReader(TABLE, ["x", "s", "i"])
+    row = encode_plain_row(TABLE, values | {"f": 0.5})
+    reader = RowFieldReader(TABLE, ["x", "s", "i"])
     unpacked = reader.unpack(row)
-    assert unpacked[0] == reader.clean
-    assert [plain(KINDS[n], reader.column(n)(row, unpacked)) for n in "xsi"] == [
-        plain_row(TABLE, row)[n] for n in "xsi"
+    assert unpacked[0] == reader.header_without_nulls
+    assert [to_plain_value(KINDS[n], reader.column_getter(n)(row, unpacked)) for n in "xsi"] == [
+        decode_plain_row(TABLE, row)[n] for n in "xsi"
     ]
 
 
 def test_a_row_of_fewer_columns_is_another_s() -> None:
-    reader = SlotReader(TABLE.adding(Column("later", types.INT)), ["i"])
-    with pytest.raises(OtherColumns):
+    reader = RowFieldReader(TABLE.with_column(Column("later", types.INT)), ["i"])
+    with pytest.raises(OlderRowLayout):
         reader.read(encode_rows(TABLE, _rows(0))[0].as_py())
 
 
@@ -117,21 +119,21 @@ class Kept:
 def test_few_entries_of_the_log_are_read_one_by_one() -> None:
     keys, rows = [b"a", b"b", b"c"], [b"", b"one", b"another"]
     kinds = [
-        Images(binary(keys), binary(rows), binary(rows[::-1])),
-        Images(binary(keys), binary([b""] * 3), binary(rows)),
+        RowImages(binary_array(keys), binary_array(rows), binary_array(rows[::-1])),
+        RowImages(binary_array(keys), binary_array([b""] * 3), binary_array(rows)),
     ]
-    kinds.append(Images(binary(keys), binary(rows), binary([b""] * 3)))
+    kinds.append(RowImages(binary_array(keys), binary_array(rows), binary_array([b""] * 3)))
     kept = Kept()
     for position, images in enumerate(kinds, 4):
-        log_format.append(kept, position, 0, 7, 1.5, images)  # type: ignore[arg-type]
-        log_format.append(kept, position, 1, 8, 1.5, kinds[0])  # type: ignore[arg-type]
+        log_format.append_images(kept, position, 0, 7, 1.5, images)  # type: ignore[arg-type]
+        log_format.append_images(kept, position, 1, 8, 1.5, kinds[0])  # type: ignore[arg-type]
     expected = [*zip(rows, rows[::-1], strict=True), *((b"", row) for row in rows), *((row, b"") for row in rows)]
-    assert log_format.few(kept, 0, 9, 7, 9) == expected  # type: ignore[arg-type]
-    assert log_format.few(kept, 4, 5, 7, 9) == expected[3:6]  # type: ignore[arg-type]
-    assert log_format.few(kept, 0, 9, 7, 8) is None  # type: ignore[arg-type]
+    assert log_format.read_row_images(kept, 0, 9, 7, 9) == expected  # type: ignore[arg-type]
+    assert log_format.read_row_images(kept, 4, 5, 7, 9) == expected[3:6]  # type: ignore[arg-type]
+    assert log_format.read_row_images(kept, 0, 9, 7, 8) is None  # type: ignore[arg-type]
     kept.values[2] = kept.values[2][:-1] + b"?"
     with pytest.raises(CorruptState, match="Position 5"):
-        log_format.few(kept, 0, 9, 7, 9)  # type: ignore[arg-type]
+        log_format.read_row_images(kept, 0, 9, 7, 9)  # type: ignore[arg-type]
 
 
 CALLS = st.lists(st.tuples(st.booleans(), st.sampled_from((1, 1, 1, 2, 3, 7, 30))), max_size=12)
@@ -142,14 +144,14 @@ def test_shares_of_the_log_follow_each_other_and_are_alike(
     calls: list[tuple[bool, int]], after: int, parts: int
 ) -> None:
     """`calls`: whether each is of the table, and of how many chunks. Each share begins where the one before ends."""
-    one, upto = Images(*(binary([b"x"]) for _ in range(3))), max(1, len(calls) - 1)
+    one, upto = RowImages(*(binary_array([b"x"]) for _ in range(3))), max(1, len(calls) - 1)
     kept = Kept()
     for position, (own, chunks) in enumerate(calls, 1):
         for chunk in range(chunks):
-            log_format.append(kept, position, chunk, 7 if own else 8, 1.5, one)  # type: ignore[arg-type]
+            log_format.append_images(kept, position, chunk, 7 if own else 8, 1.5, one)  # type: ignore[arg-type]
     whole = [e.position for e in log_format.entries(kept, after, upto, [7])]  # type: ignore[arg-type]
-    shares = [log_format.share(kept, after, upto, 7, part, parts) for part in range(parts)]  # type: ignore[arg-type]
-    found = [[e.position for e in log_format.between(kept, *edges, [7])] for edges in shares]  # type: ignore[arg-type]
+    shares = [log_format.partition_bounds(kept, after, upto, 7, part, parts) for part in range(parts)]  # type: ignore[arg-type]
+    found = [[e.position for e in log_format.entries_between(kept, *edges, [7])] for edges in shares]  # type: ignore[arg-type]
     assert [position for share in found for position in share] == whole
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
@@ -160,13 +162,13 @@ SOME = st.binary(max_size=9)
 @given(st.lists(st.tuples(SOME, SOME, SOME), min_size=1, max_size=40), st.integers(1, 300), st.integers(0, 3))
 def test_chunks_of_any_size_hold_the_same_images(rows: list[tuple[bytes, bytes, bytes]], most: int, skip: int) -> None:
     """`skip`: arrays that do not begin where their buffers do."""
-    sides = [binary([b"before"] * skip + list(side)).slice(skip) for side in zip(*rows, strict=True)]
-    bodies = list(log_format.encoded(7, 1.5, Images(*sides), most))
-    assert all(map(log_format.is_whole, bodies))
-    found = log_format.images(
-        [log_format.Entry(1, 7, 1.5, int.from_bytes(body[16:20], "little"), body) for body in bodies]
+    sides = [binary_array([b"before"] * skip + list(side)).slice(skip) for side in zip(*rows, strict=True)]
+    bodies = list(log_format.encode_chunks(7, 1.5, RowImages(*sides), most))
+    assert all(map(log_format.has_valid_checksum, bodies))
+    found = log_format.concat_entries(
+        [log_format.LogEntry(1, 7, 1.5, int.from_bytes(body[16:20], "little"), body) for body in bodies]
     )
     assert [side.to_pylist() for side in (found.keys, found.before, found.after)] == [s.to_pylist() for s in sides]
     kept, lists = Kept(), [side.to_pylist() for side in sides]
-    log_format.append_few(kept, 5, 0, 7, 1.5, (lists[0], lists[1], lists[2]), most)  # type: ignore[arg-type]
+    log_format.append_rows(kept, 5, 0, 7, 1.5, (lists[0], lists[1], lists[2]), most)  # type: ignore[arg-type]
     assert kept.values == bodies

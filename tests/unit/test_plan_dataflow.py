@@ -8,10 +8,10 @@ import pytest
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.operators.kinds import Consolidate, Image, Input, Lookup, Recompute
+from viewkeeper.operators.kinds import Consolidate, Input, Lookup, Recompute, TableImage
 from viewkeeper.plan.compile.compiler import ViewPlan
-from viewkeeper.plan.dataflow.build import assemble
-from viewkeeper.plan.dataflow.dataflow import BROADCAST_BYTES, Flow, broadcast, levels, slots
+from viewkeeper.plan.dataflow.build import build_dataflow
+from viewkeeper.plan.dataflow.dataflow import BROADCAST_BYTES, Dataflow, assign_rounds, choose_broadcasts, slot_names
 from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Join, Named, Node, Project, Query, Scan, column
 
 
@@ -33,12 +33,12 @@ def equal(a: str, b: str) -> Expr:
     return Expr("EqualTo", types.BOOLEAN, (column(a, types.BIGINT), column(b, types.BIGINT)))
 
 
-def flow(*roots: Node) -> Flow:
+def flow(*roots: Node) -> Dataflow:
     plans = {
         10 + i: ViewPlan(Query(root, tuple((c.name, c) for c in root.columns)), {1: 10, 2: 100, 3: 1000})
         for i, root in enumerate(roots)
     }
-    return assemble(TABLES, plans, plans)
+    return build_dataflow(TABLES, plans, plans)
 
 
 CHAIN = Join("inner", Join("inner", scan(1), scan(2), equal("ai", "br")), scan(3), equal("bi", "cr"))
@@ -48,7 +48,7 @@ def test_a_join_has_one_path_for_each_relation_and_no_intermediate_state() -> No
     made = flow(CHAIN)
     kinds = Counter(o.kind for o in made.operators.values())
     assert kinds["lookup"] == 6
-    assert {(o.table, o.key) for o in made.operators.values() if isinstance(o, Image)} == {
+    assert {(o.table, o.key) for o in made.operators.values() if isinstance(o, TableImage)} == {
         (1, ("id",)),
         (2, ("ref",)),
         (2, ("id",)),
@@ -60,7 +60,9 @@ def test_a_join_has_one_path_for_each_relation_and_no_intermediate_state() -> No
 def test_each_pair_of_relations_meets_once_new_and_once_old() -> None:
     """In Σ R₁ⁿᵉʷ ΔRᵢ Rₙᵒˡᵈ the two orders of a pair look at different states."""
     made = flow(Join("inner", scan(1), scan(2), equal("ai", "br")))
-    states = {made.operators[o.arrangement].table: o.fresh for o in made.operators.values() if isinstance(o, Lookup)}  # type: ignore[attr-defined]
+    states = {
+        made.operators[o.arrangement].table: o.new_state for o in made.operators.values() if isinstance(o, Lookup)
+    }  # type: ignore[attr-defined]
     assert sorted(states.values()) == [False, True]
 
 
@@ -69,7 +71,7 @@ def test_equal_sub_plans_of_two_views_are_one() -> None:
     renamed = Project(CHAIN, tuple(Named(f"x{c.name}", column(c.name, c.type)) for c in CHAIN.columns))
     two = flow(CHAIN, renamed)
     assert len(two.operators) == len(one.operators) + 1
-    image = next(o for o in two.operators.values() if isinstance(o, Image))
+    image = next(o for o in two.operators.values() if isinstance(o, TableImage))
     assert two.views_of(image.id) == {10, 11}
 
 
@@ -105,8 +107,8 @@ def test_a_join_with_another_condition_recomputes_from_shared_arrangements() -> 
     less = Expr("LessThan", types.BOOLEAN, (column("ar", types.BIGINT), column("bi", types.BIGINT)))
     made = flow(Join("full", scan(1), scan(2), Expr("And", types.BOOLEAN, (equal("ai", "br"), less))))
     (recompute,) = [o for o in made.operators.values() if isinstance(o, Recompute)]
-    assert recompute.slots == 1
-    assert all(isinstance(made.operators[a], Image) for a in recompute.looked_up)
+    assert recompute.slot_count == 1
+    assert all(isinstance(made.operators[a], TableImage) for a in recompute.new_state_lookups)
 
 
 def test_an_expression_that_can_raise_waits_for_all_paths() -> None:
@@ -124,7 +126,7 @@ def test_rounds_follow_the_lookups() -> None:
             CHAIN, (Named("k", column("ar", types.BIGINT)),), (Call("n", "Count", (), types.BIGINT, nullable=False),)
         )
     )
-    rounds = levels(made)
+    rounds = assign_rounds(made)
     assert sorted(set(rounds.values())) == [0, 1, 2, 3]
     aggregate = next(o for o in made.operators.values() if o.kind == "aggregate")
     assert rounds[aggregate.id] == 3
@@ -135,14 +137,14 @@ def test_rounds_follow_the_lookups() -> None:
 
 def test_a_change_reaches_the_operators_behind_its_table_and_no_others() -> None:
     made = flow(CHAIN, scan(3))
-    fed = {o.id: {s.source for s in o.segments()} | set(o.fed_by) for o in made.operators.values()}
+    fed = {o.id: {s.source for s in o.segments()} | set(o.upstream_ids) for o in made.operators.values()}
     for table in (1, 2, 3):
         begun = Input(table).id
-        reached = made.reached([begun], made.in_batches)
-        for name in made.in_batches:
+        reached = made.reachable([begun], made.batch_operators)
+        for name in made.batch_operators:
             assert (name in reached) == (name == begun or not fed[name].isdisjoint(reached))
-        assert {made.operators[n].shows for n in reached} >= ({10, 11} if table == 3 else {10})
-    assert 11 not in {made.operators[n].shows for n in made.reached([Input(1).id], made.in_batches)}
+        assert {made.operators[n].output_view for n in reached} >= ({10, 11} if table == 3 else {10})
+    assert 11 not in {made.operators[n].output_view for n in made.reachable([Input(1).id], made.batch_operators)}
 
 
 def test_a_lookup_in_a_small_side_makes_no_round() -> None:
@@ -151,17 +153,17 @@ def test_a_lookup_in_a_small_side_makes_no_round() -> None:
             CHAIN, (Named("k", column("ar", types.BIGINT)),), (Call("n", "Count", (), types.BIGINT, nullable=False),)
         )
     )
-    small = {slots(o)[0]: (5, 100) for o in made.operators.values() if isinstance(o, Image) and o.table == 2}
-    stay = broadcast(made, small)
+    small = {slot_names(o)[0]: (5, 100) for o in made.operators.values() if isinstance(o, TableImage) and o.table == 2}
+    stay = choose_broadcasts(made, small)
     assert {made.operators[n].arrangement for n in stay} == {slot.split("/")[0] for slot in small}
-    rounds = levels(made, stay)
+    rounds = assign_rounds(made, stay)
     for operator in (o for o in made.operators.values() if isinstance(o, Lookup)):
         for segment in operator.segments():
             assert (rounds[operator.id] == rounds[segment.source]) == (operator.id in stay)
-    assert not broadcast(made, dict.fromkeys(small, (10**6, BROADCAST_BYTES + 1)))
+    assert not choose_broadcasts(made, dict.fromkeys(small, (10**6, BROADCAST_BYTES + 1)))
 
 
 def test_a_table_image_holds_the_columns_that_any_view_uses() -> None:
     only_id = Scan(1, ((Column("z0", types.BIGINT, False), "id"),))
-    assert [c.name for c in flow(only_id).used[1]] == ["id"]
-    assert [c.name for c in flow(only_id, scan(1)).used[1]] == ["id", "ref"]
+    assert [c.name for c in flow(only_id).used_columns[1]] == ["id"]
+    assert [c.name for c in flow(only_id, scan(1)).used_columns[1]] == ["id", "ref"]

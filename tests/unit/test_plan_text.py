@@ -28,11 +28,11 @@ ITEMS = Scan(7, ((Column("c0", types.INT), "n"), (Column("c1", types.INT), "m"),
 
 
 def literal(value: object, type_: str = "int") -> Expr:
-    return Expr("literal", types.of(type_), value=value, nullable=value is None)
+    return Expr("literal", types.parse_type(type_), value=value, nullable=value is None)
 
 
 def binary(op: str, left: Expr, right: Expr, type_: str = "int", value: object = None) -> Expr:
-    return Expr(op, types.of(type_), (left, right), value)
+    return Expr(op, types.parse_type(type_), (left, right), value)
 
 
 def test_a_plan_is_one_line_a_node_with_its_children_below() -> None:

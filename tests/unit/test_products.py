@@ -12,16 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from viewkeeper import expressions
-from viewkeeper.expressions.backends.vector_decimals import is_product, product_of
+from viewkeeper.expressions.backends.vector_decimals import evaluate_word_product, is_word_product
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.operators import segment_execution
 from viewkeeper.operators.segment import Segment
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 
 
 def decimal(digits: int, scale: int) -> types.Type:
-    return types.of(f"decimal({digits},{scale})")
+    return types.parse_type(f"decimal({digits},{scale})")
 
 
 COLUMNS = {
@@ -37,8 +37,8 @@ NOTHING = Expr("literal", decimal(5, 4), value=None)
 
 
 @pytest.fixture(scope="module")
-def duck() -> Iterator[Duck]:
-    with Duck(expressions.setup, threads=1) as duck:
+def duck() -> Iterator[PreparedStatements]:
+    with PreparedStatements(expressions.register_functions, threads=1) as duck:
         yield duck
 
 
@@ -89,11 +89,11 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 @given(expr=TREES, rows=st.lists(ROW, min_size=1, max_size=4), start=st.integers(0, 2))
 @example(expr=CHARGE, rows=[PLAIN], start=0)
-def test_what_fits_is_exact(duck: Duck, expr: Expr, rows: list[dict[str, Any]], start: int) -> None:
+def test_what_fits_is_exact(duck: PreparedStatements, expr: Expr, rows: list[dict[str, Any]], start: int) -> None:
     given_ = table(rows).slice(min(start, len(rows) - 1))
-    if not is_product(expr):
+    if not is_word_product(expr):
         return
-    found = product_of(expr, given_)
+    found = evaluate_word_product(expr, given_)
     if found is not None:  # then the statement does not raise either
         told = duck.run(f"SELECT {expressions.render(expr)} AS v FROM input", input=given_)["v"]
         assert found.type == types.arrow(expr.type)
@@ -107,14 +107,14 @@ def test_what_gets_more_digits_than_a_word_has() -> None:
     """Twenty digits more: of zeros nothing comes, of anything else too much."""
     fine, least = decimal(25, 22), Decimal("0.0000000000000000000001")
     expr = operation("Add", PRICE, column("fine", fine))
-    assert is_product(expr)
+    assert is_word_product(expr)
 
     def found(price: str) -> pa.Array | None:
         rows = {
             "price": pa.array([Decimal(price)], types.arrow(PRICE.type)),
             "fine": pa.array([least], types.arrow(fine)),
         }
-        return product_of(expr, pa.table(rows))
+        return evaluate_word_product(expr, pa.table(rows))
 
     zero = found("0.00")
     assert zero is not None
@@ -136,12 +136,12 @@ NARROW = Expr("Multiply", decimal(6, 4), (PRICE, TAX))
     ],
 )
 def test_what_fits_no_word_or_not_its_type_is_left_to_the_statement(expr: Expr, price: str) -> None:
-    assert is_product(expr)
-    assert product_of(expr, table([{**PLAIN, "price": Decimal(price), "tax": Decimal("10.00")}])) is None
+    assert is_word_product(expr)
+    assert evaluate_word_product(expr, table([{**PLAIN, "price": Decimal(price), "tax": Decimal("10.00")}])) is None
 
 
 def test_a_result_that_just_fits_its_type_needs_no_statement() -> None:
-    found = product_of(NARROW, table([{**PLAIN, "price": Decimal("-9.99"), "tax": Decimal("10.00")}]))
+    found = evaluate_word_product(NARROW, table([{**PLAIN, "price": Decimal("-9.99"), "tax": Decimal("10.00")}]))
     assert found is not None
     assert found.to_pylist() == [Decimal("-99.9000")]
 
@@ -153,29 +153,30 @@ def _leaves(expr: Expr) -> Iterator[Expr]:
         yield from _leaves(arg)
 
 
-def test_a_product_beyond_arrow_needs_no_statement(duck: Duck) -> None:
+def test_a_product_beyond_arrow_needs_no_statement(duck: PreparedStatements) -> None:
     segment = Segment("x", (), (Named("v", CHARGE), Named("k", column("rate", COLUMNS["rate"]))), ("k",))
-    assert segment.is_exact
-    assert segment.products == {"v"}
+    assert segment.is_vectorised
+    assert segment.product_columns == {"v"}
     fits = table([PLAIN, {**PLAIN, "price": Decimal("-104949.50")}])
-    found = segment_execution.quickly_passed(duck, segment, fits)
+    found = segment_execution.run_segment_vectorised(duck, segment, fits)
     assert found is not None
     assert found.to_pylist() == duck.run(segment.sql, input=fits).to_pylist()
     for other in (table([PLAIN, {**PLAIN, "price": Decimal("9999999999999.99")}]), table([{**PLAIN, "price": None}])):
-        assert segment_execution.quickly_passed(duck, segment, other) is None
+        assert segment_execution.run_segment_vectorised(duck, segment, other) is None
         assert (
-            segment_execution.passed(duck, segment, other).to_pylist() == duck.run(segment.sql, input=other).to_pylist()
+            segment_execution.run_segment(duck, segment, other).to_pylist()
+            == duck.run(segment.sql, input=other).to_pylist()
         )
-    nothing = segment_execution.quickly_passed(duck, segment, fits.slice(0, 0))
+    nothing = segment_execution.run_segment_vectorised(duck, segment, fits.slice(0, 0))
     assert nothing is not None
     assert nothing.schema.equals(found.schema)
 
 
 def test_what_is_rounded_or_of_another_type_is_left_to_the_statement() -> None:
     wide, double = column("wide", COLUMNS["wide"]), column("x", types.DOUBLE)
-    assert is_product(CHARGE)
-    assert not is_product(operation("Multiply", wide, wide))
-    assert not is_product(Expr("Multiply", decimal(32, 4), (PRICE, double)))
-    assert not is_product(Expr("Multiply", types.DOUBLE, (double, double)))
-    assert not is_product(Expr("Divide", decimal(32, 4), (PRICE, PRICE)))
-    assert not is_product(operation("Add", PRICE, NOTHING))
+    assert is_word_product(CHARGE)
+    assert not is_word_product(operation("Multiply", wide, wide))
+    assert not is_word_product(Expr("Multiply", decimal(32, 4), (PRICE, double)))
+    assert not is_word_product(Expr("Multiply", types.DOUBLE, (double, double)))
+    assert not is_word_product(Expr("Divide", decimal(32, 4), (PRICE, PRICE)))
+    assert not is_word_product(operation("Add", PRICE, NOTHING))

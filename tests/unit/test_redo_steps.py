@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.redo import claim
-from viewkeeper.store.redo.claim import Standing
+from viewkeeper.store.redo.claim import LedgerState
 from viewkeeper.store.redo.redo_file import Redo, TableRedo
 
 KEYS = pa.table({"key": pa.array([b"k"], pa.binary())})
@@ -22,26 +22,26 @@ NUMBER = 7
 class Record:
     """A ledger in memory."""
 
-    place = "here"
+    location = "here"
 
     def __init__(self) -> None:
-        self.standing = Standing(published=NUMBER - 1, catalog=1, claim=None)
+        self.standing = LedgerState(published=NUMBER - 1, catalog=1, claim=None)
 
-    def settle(
+    def replace_state(
         self,
-        change: Callable[[Standing], Standing | None],
+        change: Callable[[LedgerState], LedgerState | None],
         published: Mapping[str, Any] | None = None,
         catalog: Mapping[str, Any] | None = None,
-    ) -> Standing:
+    ) -> LedgerState:
         self.standing = change(self.standing) or self.standing
         return self.standing
 
 
-def claimed(tmp_path: Path, tables: int) -> tuple[Record, Directory, claim.Claim]:
+def claimed(tmp_path: Path, tables: int) -> tuple[Record, StateDirectory, claim.Claim]:
     made = [TableRedo(f"t{i}", {}, False, (), KEYS, KEYS.slice(0, 0)) for i in range(tables)]
     redo = Redo({"number": NUMBER}, None, tuple(made))
-    record, directory = Record(), Directory(tmp_path)
-    mine = claim.claim(record, directory, redo, "me", 1)
+    record, directory = Record(), StateDirectory(tmp_path)
+    mine = claim.claim_batch(record, directory, redo, "me", 1)
     assert mine is not None
     return record, directory, mine
 
@@ -54,7 +54,7 @@ def test_tables_are_written_at_the_same_time(tmp_path: Path) -> None:
         both.wait(30)  # one that is written alone would wait in vain
         seen.append((table.name, number))
 
-    claim.finish(record, directory, mine, write)
+    claim.finish_batch(record, directory, mine, write)
     assert sorted(seen) == [(f"t{i}", NUMBER) for i in range(6)]
     assert record.standing.published == NUMBER
 
@@ -69,14 +69,14 @@ def test_a_table_that_fails_keeps_the_batch_back(tmp_path: Path) -> None:
         written.append(table.name)
 
     with pytest.raises(OSError, match="no more"):
-        claim.finish(record, directory, mine, write)
+        claim.finish_batch(record, directory, mine, write)
     assert record.standing.published == NUMBER - 1
-    claim.finish(record, directory, mine, lambda table, number: written.append(table.name))
+    claim.finish_batch(record, directory, mine, lambda table, number: written.append(table.name))
     assert set(written) == {f"t{i}" for i in range(50)}
     assert record.standing.published == NUMBER
 
 
 def test_a_batch_without_tables_is_published(tmp_path: Path) -> None:
     record, directory, mine = claimed(tmp_path, 0)
-    claim.finish(record, directory, mine, lambda table, number: None)
+    claim.finish_batch(record, directory, mine, lambda table, number: None)
     assert record.standing.published == NUMBER

@@ -35,7 +35,7 @@ class Busy:
 
 def test_reads_by_key_and_walks_are_of_the_same_state(path: Path) -> None:
     db = Rdict(str(path), Options(raw_mode=True))
-    state = maps.Snapshot(Busy(db))
+    state = maps.SnapshotReader(Busy(db))
     db[b"a"] = b"later"
     assert state.get(b"a") == b"0 left"
     assert list(state.walk("values", b"a", b"b")) == [b"0 left"]
@@ -47,14 +47,14 @@ def test_reads_by_key_and_walks_are_of_the_same_state(path: Path) -> None:
 def test_a_past_state_is_walked_in_parts_of_any_size(
     path: Path, monkeypatch: pytest.MonkeyPatch, first: int, rows: int, size: int
 ) -> None:
-    monkeypatch.setattr(maps, "_FIRST_READ_ROWS", first)
-    monkeypatch.setattr(maps, "_ROWS", rows)
-    monkeypatch.setattr(maps, "_BYTES", size)
+    monkeypatch.setattr(maps, "_FIRST_WALK_ROWS", first)
+    monkeypatch.setattr(maps, "_MAX_WALK_ROWS", rows)
+    monkeypatch.setattr(maps, "_MAX_WALK_BYTES", size)
     db = Rdict(str(path), Options(raw_mode=True))
     old = {b"k%03d" % n: b"old" * (n % 90) for n in range(200)}
     for key, value in old.items():
         db[key] = value
-    state = maps.Snapshot(db)
+    state = maps.SnapshotReader(db)
     db.delete_range(b"k050", b"k100")
     db[b"k0000"] = db[b"k150"] = b"new"
     db.flush()

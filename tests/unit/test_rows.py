@@ -46,7 +46,10 @@ ROWS = [
 def one(type_: str, nullable: bool = True) -> Table:
     """A table with one column of a type beside its key."""
     return Table(
-        9, "t", (Column("k", types.INT, nullable=False), Column("c", types.of(type_), nullable)), (KeyPart("k"),)
+        9,
+        "t",
+        (Column("k", types.INT, nullable=False), Column("c", types.parse_type(type_), nullable)),
+        (KeyPart("k"),),
     )
 
 
@@ -386,7 +389,7 @@ def test_updates_have_a_key_and_only_the_changed_columns() -> None:
     key, columns = updates_table(ITEMS, 7, {"Price": "1.50", "category": None})
     assert key.to_pylist() == [{"item_id": 7}]
     assert columns.to_pylist() == [{"category": None, "price": Decimal("1.50")}]
-    assert columns.schema == pa.schema([ITEMS.arrow.field("category"), ITEMS.arrow.field("price")])
+    assert columns.schema == pa.schema([ITEMS.arrow.read_field("category"), ITEMS.arrow.read_field("price")])
 
 
 @pytest.mark.parametrize(
@@ -428,7 +431,7 @@ def test_columns_that_are_made_side_by_side_are_the_same_and_so_is_the_error(mon
     bad = [{**ROWS[0], "price": "x", "stock": 1 << 40}]
     made, said = [], []
     for many in (1 << 40, 0):
-        monkeypatch.setattr("viewkeeper.model.intake.rows._MANY_ROWS", many)
+        monkeypatch.setattr("viewkeeper.model.intake.rows._PARALLEL_ROWS", many)
         made.append(rows_table(ITEMS, ROWS))
         with pytest.raises(BadValue) as refused:
             rows_table(ITEMS, bad)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from viewkeeper.errors import BadValue, UnknownName, ViewkeeperError
-from viewkeeper.sql.script import counting_lines, steps
+from viewkeeper.sql.script import count_lines_from_text, split_steps
 from viewkeeper.syntax import cursor
 
 TEXT = """-- a script
@@ -21,29 +21,29 @@ CREATE MATERIALIZED VIEW b AS
 
 
 def test_new_views_that_follow_each_other_are_one_step() -> None:
-    found = steps(TEXT, {"k": 3})
+    found = split_steps(TEXT, {"k": 3})
     assert [(s.number, len(s.statements), s.lines) for s in found] == [(1, 1, (2,)), (2, 2, (4, 5)), (4, 1, (7,))]
     assert found[2].text == "\n" * 6 + "INSERT INTO t VALUES ( 3)"
-    assert steps("  -- nothing;\n ;") == []
-    (only,) = steps("SELECT 1;")
+    assert split_steps("  -- nothing;\n ;") == []
+    (only,) = split_steps("SELECT 1;")
     assert only.is_only
 
 
 def test_each_value_needs_a_name_in_one_of_the_statements() -> None:
     with pytest.raises(BadValue, match="has no :other"):
-        steps(TEXT, {"k": 3, "other": 1})
+        split_steps(TEXT, {"k": 3, "other": 1})
     with pytest.raises(BadValue, match="no value for :k"):
-        steps(TEXT)
+        split_steps(TEXT)
 
 
 def raised(step: Any, error: ViewkeeperError) -> str:
-    with pytest.raises(ViewkeeperError) as told, step.naming_errors():
+    with pytest.raises(ViewkeeperError) as told, step.locate_errors():
         raise error
     return told.value.message
 
 
 def test_an_error_says_which_statement_it_is_of() -> None:
-    table, views, insert = steps(TEXT, {"k": 3})
+    table, views, insert = split_steps(TEXT, {"k": 3})
     assert raised(table, UnknownName("No.")) == "Statement 1 (line 2): No."
     assert raised(insert, UnknownName("No.")) == "Statement 4 (line 7): No. The statements before it have run."
     last = "The statements before it have run."
@@ -52,7 +52,7 @@ def test_an_error_says_which_statement_it_is_of() -> None:
     of_one.view = "B"
     assert raised(views, of_one) == f"Statement 3 (line 5): b: No. {last}"
     assert raised(views, UnknownName("Statement 2 (line 5): b: No.")) == f"Statement 3 (line 5): b: No. {last}"
-    (only,) = steps("SELECT 1")
+    (only,) = split_steps("SELECT 1")
     assert raised(only, UnknownName("No.")) == "No."
 
 
@@ -69,7 +69,7 @@ def test_an_error_says_which_statement_it_is_of() -> None:
     ],
 )
 def test_lines_and_columns_count_in_the_whole_text(text: str, given: str, told: str) -> None:
-    written = [cursor.Words(text, tokens) for tokens in cursor.statements(text)]
-    with pytest.raises(UnknownName) as error, counting_lines(text, written):
+    written = [cursor.TokenCursor(text, tokens) for tokens in cursor.split_statements(text)]
+    with pytest.raises(UnknownName) as error, count_lines_from_text(text, written):
         raise UnknownName(given)
     assert error.value.message == told

@@ -11,10 +11,10 @@ import pytest
 from viewkeeper.model import types
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
-from viewkeeper.server.endpoints.rows import _cut
-from viewkeeper.server.errors import Refused
-from viewkeeper.server.pinned_snapshots import Cursor
-from viewkeeper.server.status_feed import pause_after
+from viewkeeper.server.endpoints.rows import _split_page
+from viewkeeper.server.errors import HttpStatusError
+from viewkeeper.server.pinned_snapshots import PageCursor
+from viewkeeper.server.status_feed import refresh_pause
 
 BAG = Table(1, "bag", (Column("k", types.STRING),), (KeyPart("k"),), is_view=True, is_bag=True)
 STORED = pa.table({"k": ["a", "b", "c"], COUNT: pa.array([1, 5, 2], pa.int64())}, schema=BAG.arrow)
@@ -27,7 +27,7 @@ def test_pages_of_a_bag_are_its_rows(limit: int) -> None:
     start, skip, seen = keys[0], 0, []
     for _ in range(20):
         place = keys.index(start)
-        rows, more = _cut(SERVING, BAG, STORED.slice(place, limit + 1).to_batches(), limit, skip)
+        rows, more = _split_page(SERVING, BAG, STORED.slice(place, limit + 1).to_batches(), limit, skip)
         assert 0 < rows.num_rows <= limit
         seen += rows["k"].to_pylist()
         if more is None:
@@ -37,13 +37,13 @@ def test_pages_of_a_bag_are_its_rows(limit: int) -> None:
 
 
 def test_a_cursor_is_read_again_and_nothing_else_is_one() -> None:
-    cursor = Cursor("uuid", 7, 3, b"\x00key", 2, None)
-    assert Cursor.parse(cursor.text()) == cursor
+    cursor = PageCursor("uuid", 7, 3, b"\x00key", 2, None)
+    assert PageCursor.parse(cursor.to_text()) == cursor
     for text in ("", "x", "W10", "bnVsbA", "ü", cursor.text()[:-3]):
-        with pytest.raises(Refused):
-            Cursor.parse(text)
+        with pytest.raises(HttpStatusError):
+            PageCursor.parse(text)
 
 
 def test_looks_that_take_long_are_rare() -> None:
-    assert pause_after(0.01) == 1.0
-    assert pause_after(0.5) == 5.0  # of ten thousand views, on a busy machine
+    assert refresh_pause(0.01) == 1.0
+    assert refresh_pause(0.5) == 5.0  # of ten thousand views, on a busy machine

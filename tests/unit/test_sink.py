@@ -17,32 +17,32 @@ from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import COUNT, Column, KeyPart, Table
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.runtime import upserts
-from viewkeeper.runtime.upserts import resolve
+from viewkeeper.runtime.upserts import resolve_upserts
 from viewkeeper.store.contract.store import StreamChange, ViewChange
 
 
-class Little(Memory):
+class Little(MemoryBudget):
     """Three rows are a part of their own, where they are not few."""
 
-    piece = 16  # type: ignore[assignment]
+    piece_bytes = 16  # type: ignore[assignment]
 
-    def rows(self, width: float) -> int:
+    def piece_rows(self, width: float) -> int:
         return 3
 
 
 COLUMNS = (Column("k", types.BIGINT), Column("v", types.DOUBLE))
 KEYED = Table(1, "v", COLUMNS, (KeyPart("k"),), is_view=True)
 STREAM = Table(1, "v", COLUMNS, (KeyPart("k"),), is_view=True, options=(("store", "none"),))
-MEMORIES = (Memory(1 << 28), Little(1 << 28))
+MEMORIES = (MemoryBudget(1 << 28), Little(1 << 28))
 VALUES = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])
 
 
 @pytest.fixture(scope="module")
 def duck():
-    with Duck(threads=1) as duck:
+    with PreparedStatements(threads=1) as duck:
         yield duck
 
 
@@ -64,15 +64,15 @@ WALKS = st.dictionaries(st.none() | st.integers(0, 5), st.lists(st.none() | VALU
 def _few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows as they are, and as if they were many."""
     if not request.param:
-        monkeypatch.setattr(upserts, "_ONE_PART", 0)
-        monkeypatch.setattr(upserts, "_BY_PYTHON", 0)
+        monkeypatch.setattr(upserts, "_MIN_DIVIDED_ROWS", 0)
+        monkeypatch.setattr(upserts, "_MAX_PYTHON_ROWS", 0)
 
 
 @pytest.mark.usefixtures("_few")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WALKS, st.randoms(), st.sampled_from(MEMORIES))
 def test_puts_and_deletes_are_what_is_left_of_each_key(
-    duck: Duck, walks: dict[Any, list[Any]], random: Any, memory: Memory
+    duck: PreparedStatements, walks: dict[Any, list[Any]], random: Any, memory: MemoryBudget
 ) -> None:
     delta = []
     for key, states in walks.items():
@@ -86,7 +86,7 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(
     expected_puts = {row for row, weight in net.items() if weight > 0}
     gone = {row[0] for row, weight in net.items() if weight < 0} - {row[0] for row in expected_puts}
 
-    change = resolve(duck, None, KEYED, [rows(*delta)], memory)  # type: ignore[arg-type]
+    change = resolve_upserts(duck, None, KEYED, [rows(*delta)], memory)  # type: ignore[arg-type]
     if change is None:
         assert not expected_puts
         assert not gone
@@ -95,7 +95,7 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(
         assert {(told(r["k"]), told(r["v"])) for r in change.puts.to_pylist()} == expected_puts
         assert {told(r["k"]) for r in change.deletes.to_pylist()} == gone
 
-    stream = resolve(duck, None, STREAM, [rows(*delta)], memory)  # type: ignore[arg-type]
+    stream = resolve_upserts(duck, None, STREAM, [rows(*delta)], memory)  # type: ignore[arg-type]
     found = Counter[tuple[str, str]]()
     if stream is not None:
         assert isinstance(stream, StreamChange)
@@ -104,19 +104,19 @@ def test_puts_and_deletes_are_what_is_left_of_each_key(
     assert found == Counter({row: weight for row, weight in net.items() if weight})
 
 
-def test_no_deletes_hold_no_rows(duck: Duck) -> None:
+def test_no_deletes_hold_no_rows(duck: PreparedStatements) -> None:
     """A change waits for the commit, and what it was made of need not."""
     updates = [(n, float(n + turn), 2 * turn - 1) for n in range(1_000) for turn in (0, 1)]
-    change = resolve(duck, None, KEYED, [rows(*updates)], MEMORIES[0])  # type: ignore[arg-type]
+    change = resolve_upserts(duck, None, KEYED, [rows(*updates)], MEMORIES[0])  # type: ignore[arg-type]
     assert isinstance(change, ViewChange)
     assert change.puts.num_rows == 1_000
     assert change.deletes.schema == change.puts.select(["k"]).schema
     assert change.deletes.get_total_buffer_size() == 0
 
 
-def test_two_rows_of_one_key_are_wrong_state(duck: Duck) -> None:
+def test_two_rows_of_one_key_are_wrong_state(duck: PreparedStatements) -> None:
     with pytest.raises(Contradiction, match="several rows of one key"):
-        resolve(duck, None, KEYED, [rows((1, 1.0, 1), (1, 2.0, 1))], MEMORIES[0])  # type: ignore[arg-type]
+        resolve_upserts(duck, None, KEYED, [rows((1, 1.0, 1), (1, 2.0, 1))], MEMORIES[0])  # type: ignore[arg-type]
 
 
 KEYS: dict[Any, list[Any]] = {
@@ -136,7 +136,7 @@ def test_few_rows_have_one_key_where_its_bytes_are_the_same(kind: Any) -> None:
     table = Table(1, "v", (Column("s", types.STRING), Column("k", kind)), (KeyPart("k"), KeyPart("s")), is_view=True)
     values = [(s, k) for k in KEYS[kind] for s in (None, "", "x")] * 2
     delta = pa.Table.from_pylist([{"s": s, "k": k} for s, k in values[:32]], table.arrow)
-    found, keys = upserts._numbered(table, delta).tolist(), encode_keys(table, delta).to_pylist()
+    found, keys = upserts._number_keys(table, delta).tolist(), encode_keys(table, delta).to_pylist()
     assert len(set(found)) == len(set(keys)) == len(set(zip(found, keys, strict=True)))
 
 
@@ -155,7 +155,7 @@ BAG_ROWS = st.tuples(st.integers(0, 3), st.sampled_from("ab"))
 
 
 @given(st.lists(BAG_ROWS), st.lists(BAG_ROWS), st.randoms())
-def test_a_bags_rows_are_counted(duck: Duck, before: list[Any], after: list[Any], random: Any) -> None:
+def test_a_bags_rows_are_counted(duck: PreparedStatements, before: list[Any], after: list[Any], random: Any) -> None:
     columns = (Column("k", types.BIGINT), Column("s", types.STRING))
     table = Table(1, "v", columns, (KeyPart("k"), KeyPart("s")), is_view=True, is_bag=True)
     was, now = Counter(before), Counter(after)
@@ -163,7 +163,7 @@ def test_a_bags_rows_are_counted(duck: Duck, before: list[Any], after: list[Any]
     random.shuffle(delta)
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("¤w", pa.int64())])
     given = pa.table(list(zip(*delta, strict=True)) or [[], [], []], schema=schema)
-    change = resolve(duck, Stored(table, was), table, [given], MEMORIES[0])
+    change = resolve_upserts(duck, Stored(table, was), table, [given], MEMORIES[0])
     changed = {row for row in was | now if was[row] != now[row]}
     if change is None:
         assert not changed

@@ -18,14 +18,14 @@ from pyspark.errors import PySparkAttributeError
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.runtime.spark import mapped_files, sessions, worker_cache
-from viewkeeper.runtime.spark.placement import ARRIVED, CHANGED, ELSEWHERE
-from viewkeeper.runtime.spark.round_tasks import Job
-from viewkeeper.runtime.spark.sessions import Reach
-from viewkeeper.runtime.spark.sink_tasks import Sinking
-from viewkeeper.runtime.spark.upsert_tasks import Target, by_key
-from viewkeeper.runtime.spark.worker_cache import Worker
+from viewkeeper.runtime.spark.placement import RECEIVED_BYTES, STAGED_CHANGES, STATE_UNREACHABLE
+from viewkeeper.runtime.spark.round_tasks import StageTaskContext
+from viewkeeper.runtime.spark.sessions import ReachabilityCheck
+from viewkeeper.runtime.spark.sink_tasks import UpsertTask
+from viewkeeper.runtime.spark.upsert_tasks import ViewTarget, route_by_key
+from viewkeeper.runtime.spark.worker_cache import WorkerCache
 from viewkeeper.spark import register
 from viewkeeper.state import run_file
 from viewkeeper.state.run import Run
@@ -36,34 +36,34 @@ NOBODY: dict[str, Any] = dict.fromkeys(("staying", "spread", "netted"), frozense
 KNOWN: dict[str, Any] = {"plan": None, "active": frozenset(), "manifest": {}, "number": 1, "durable": False}
 
 
-def job(directory: Path, reach: Reach | None) -> Job:
-    return Job(
+def job(directory: Path, reach: ReachabilityCheck | None) -> StageTaskContext:
+    return StageTaskContext(
         **KNOWN,
         **NOTHING,
         **NOBODY,
         threads=1,
         directory=str(directory),
         memory=1 << 26,
-        reach=reach,
-        parts=1,
-        later=1,
+        reachability=reach,
+        partitions=1,
+        later_tasks=1,
         url="lmdb:none",
-        targets={1: Target(VIEW, "sink-1")},
-        at_home=frozenset(),
+        targets={1: ViewTarget(VIEW, "sink-1")},
+        co_located_views=frozenset(),
     )
 
 
 def test_the_last_round_on_an_executor_that_does_not_see_the_state_leaves_nothing_there(tmp_path: Path) -> None:
     """It may have joined after the round before."""
     mounted = tmp_path / "not mounted"
-    with Duck(threads=1) as duck:
-        rows = list(by_key(duck, Target(VIEW, "sink-1"), pa.table({"k": [1, 2], "¤w": [1, 1]}), 1))
-    reach = Reach("url", str(mounted), "the mark", None)
-    told = list(Sinking(SimpleNamespace(value=job(mounted, reach)))([*rows, (0, "!runs", 0, b"[]")]))
-    assert [node for _, node, _, _ in told] == ["!runs", ELSEWHERE, ARRIVED]
+    with PreparedStatements(threads=1) as duck:
+        rows = list(route_by_key(duck, ViewTarget(VIEW, "sink-1"), pa.table({"k": [1, 2], "¤w": [1, 1]}), 1))
+    reach = ReachabilityCheck("url", str(mounted), "the mark", None)
+    told = list(UpsertTask(SimpleNamespace(value=job(mounted, reach)))([*rows, (0, "!runs", 0, b"[]")]))
+    assert [node for _, node, _, _ in told] == ["!runs", STATE_UNREACHABLE, RECEIVED_BYTES]
     assert not mounted.exists()
-    told = list(Sinking(SimpleNamespace(value=job(mounted, None)))(rows))
-    assert [node for _, node, _, _ in told] == [CHANGED, ARRIVED]
+    told = list(UpsertTask(SimpleNamespace(value=job(mounted, None)))(rows))
+    assert [node for _, node, _, _ in told] == [STAGED_CHANGES, RECEIVED_BYTES]
 
 
 def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(run_file, "PIECE_ROWS", 10)
     hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, 100, np.uint64))
-    worker = Worker((tmp_path / "there").as_uri(), 1, 1 << 26)
+    worker = WorkerCache((tmp_path / "there").as_uri(), 1, 1 << 26)
     errand = job(tmp_path, None)
     try:
         entries = worker.write(errand, "0", {"a/0": Run(pa.table({"k": np.arange(100), "¤h": hashes}))})
@@ -85,8 +85,8 @@ def test_a_worker_does_not_take_a_run_for_a_piece_of_itself(tmp_path: Path, monk
 def test_a_removed_file_that_a_worker_has_mapped_is_let_go_of_beside_its_tasks(tmp_path: Path) -> None:
     """It is open until it is not mapped any more, so that it goes when a thread closes it and not in a task."""
     large, small = (Run(pa.table({"k": np.arange(n), "¤h": np.arange(n, dtype=np.uint64)})) for n in (200_000, 10))
-    entries = run_file.write_container(tmp_path, "b1-run.vkr", {"a/0": large, "b/0": small}, fsync=False)
-    worker = Worker(str(tmp_path), 1, 1 << 26)
+    entries = run_file.write_run_file(tmp_path, "b1-run.vkr", {"a/0": large, "b/0": small}, fsync=False)
+    worker = WorkerCache(str(tmp_path), 1, 1 << 26)
 
     removed = f"{tmp_path / 'b1-run.vkr'} (deleted)"
 
@@ -97,13 +97,13 @@ def test_a_removed_file_that_a_worker_has_mapped_is_let_go_of_beside_its_tasks(t
         return removed in [str(fd.resolve()) for fd in Path("/proc/self/fd").iterdir()]
 
     try:
-        worker.begin(1 << 26)
+        worker.begin_task(1 << 26)
         assert [worker.run(entry).num_rows for entry in entries] == [200_000, 10]
         (tmp_path / "b1-run.vkr").unlink()
         assert is_mapped()
         assert is_open()
         while worker._runs:
-            worker.begin(1 << 26)
+            worker.begin_task(1 << 26)
         for thread in threading.enumerate():
             if thread.name == "viewkeeper-closing":
                 thread.join()
@@ -114,20 +114,20 @@ def test_a_removed_file_that_a_worker_has_mapped_is_let_go_of_beside_its_tasks(t
 
 
 def test_a_worker_holds_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_files, "_MOST", 2)
+    monkeypatch.setattr(mapped_files, "_MAX_FILES", 2)
     paths = [tmp_path / f"b{n}-run.vkr" for n in range(4)]
-    held = mapped_files.Mapped()
-    held.keep(paths[0])  # it is gone already
-    assert held.keep_only(()) is None
+    held = mapped_files.MappedFiles()
+    held.add(paths[0])  # it is gone already
+    assert held.retain_only(()) is None
     for path in (*paths, paths[0]):
         path.touch()
-        held.keep(path)
-    assert list(held._open) == paths[:2]
+        held.add(path)
+    assert list(held._descriptors) == paths[:2]
     for left in (paths[1:], []):
-        closing = held.keep_only(left)
+        closing = held.retain_only(left)
         assert closing is not None
         closing.join()
-        assert list(held._open) == left[:1]
+        assert list(held._descriptors) == left[:1]
 
 
 class Context:
@@ -161,12 +161,12 @@ class Context:
 
 
 def test_workers_are_started_ahead_once_an_application(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_started", set())
+    monkeypatch.setattr(sessions, "_started_applications", set())
     for context in (Context("one"), Context("one"), Context("another"), Context("gone", stopped=True)):
         thread = sessions.start_workers(SimpleNamespace(sparkContext=context))
         if thread is not None:
             thread.join()
-        first = len(sessions._started)
+        first = len(sessions._started_applications)
         assert context.done == ([0, 1] if thread is not None and context.applicationId != "gone" else [])
     assert first == 3
     assert sessions.start_workers(SimpleNamespace()) is None  # a session without a context
@@ -185,7 +185,7 @@ def test_workers_are_started_ahead_once_an_application(monkeypatch: pytest.Monke
 def test_workers_of_a_given_session_run_this_python_unless_another_is_named(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], settings: dict[str, str], used: str
 ) -> None:
-    monkeypatch.setattr(sessions, "_started", set())
+    monkeypatch.setattr(sessions, "_started_applications", set())
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -223,24 +223,24 @@ def test_what_a_worker_keeps_is_passed_over_when_garbage_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert gc.get_freeze_count() == 0
-    worker_cache.at(job(tmp_path / "driver", None))
+    worker_cache.cache_for(job(tmp_path / "driver", None))
     assert gc.get_freeze_count() == 0, "a driver's process is its user's"
-    monkeypatch.setattr(worker_cache, "_on_executor", lambda: True)
-    monkeypatch.setattr(worker_cache, "_verified", lambda: None)
-    monkeypatch.setattr(worker_cache, "hold_on", lambda most: None)
+    monkeypatch.setattr(worker_cache, "_is_on_executor", lambda: True)
+    monkeypatch.setattr(worker_cache, "_verified_files", lambda: None)
+    monkeypatch.setattr(worker_cache, "retain_freed_memory", lambda most: None)
     try:
-        worker_cache.at(job(tmp_path / "one", None))
+        worker_cache.cache_for(job(tmp_path / "one", None))
         kept = gc.get_freeze_count()
         assert kept > 10_000
         circle: list[Any] = []
         circle.append(circle)
-        worker_cache.at(job(tmp_path / "one", None))
+        worker_cache.cache_for(job(tmp_path / "one", None))
         assert gc.get_freeze_count() <= kept, "nothing has come that stays"
         del circle
         assert gc.collect() > 0, "what comes and goes is still found"
     finally:
         gc.unfreeze()
-        worker_cache._settled.clear()
+        worker_cache._frozen_names.clear()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc is asked to")

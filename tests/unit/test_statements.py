@@ -6,7 +6,7 @@ import pytest
 
 from viewkeeper.errors import BadStatement, Unsupported, ViewkeeperError
 from viewkeeper.model import types
-from viewkeeper.model.row_names import matching
+from viewkeeper.model.row_names import match_names
 from viewkeeper.model.schema import Column
 from viewkeeper.syntax.alter import AddColumn, AlterView, DropColumn, Rename, RenameColumn
 from viewkeeper.syntax.statements import (
@@ -94,7 +94,7 @@ def test_options_and_if_not_exists() -> None:
 )
 def test_types_have_one_name(written: str, canonical: str) -> None:
     assert table(f"CREATE TABLE t (k INT PRIMARY KEY, c {written} NOT NULL)").columns[1] == Column(
-        "c", types.of(canonical), False
+        "c", types.parse_type(canonical), False
     )
 
 
@@ -253,9 +253,9 @@ def test_of_many_tables_and_views_some_are_shown() -> None:
     assert parse("SHOW VIEWS LIKE 'sales_*'") == Show("views", "sales_*")
     assert parse("show tables") == Show("tables")
     names = ["a.b", "axb", "Sales_1", "sales_20", "presales_1"]
-    assert matching(names, "sales_*") == ["Sales_1", "sales_20"]
-    assert matching(names, "a.b|*sales_1") == ["a.b", "Sales_1", "presales_1"]
-    assert matching(names, "") == []
+    assert match_names(names, "sales_*") == ["Sales_1", "sales_20"]
+    assert match_names(names, "a.b|*sales_1") == ["a.b", "Sales_1", "presales_1"]
+    assert match_names(names, "") == []
     for spelt in ("SHOW VIEWS LIKE", "SHOW TABLES LIKE *"):
         with pytest.raises(BadStatement, match="where a pattern should be") as refused:
             parse(spelt)
@@ -264,9 +264,9 @@ def test_of_many_tables_and_views_some_are_shown() -> None:
 
 def test_a_pattern_takes_the_wildcard_of_queries_too() -> None:
     names = ["sales_1", "presales_1", "100% wool", "salesx1"]
-    assert matching(names, "%sales_%") == ["sales_1", "presales_1"]
-    assert matching(names, "100%") == ["100% wool"]
-    assert matching(names, "100% wool|sales?1") == ["100% wool"]
+    assert match_names(names, "%sales_%") == ["sales_1", "presales_1"]
+    assert match_names(names, "100%") == ["100% wool"]
+    assert match_names(names, "100% wool|sales?1") == ["100% wool"]
 
 
 @pytest.mark.parametrize(

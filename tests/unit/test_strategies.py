@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from viewkeeper.model.catalog.strategies import STRATEGIES, strategy_named
+from viewkeeper.model.catalog.strategies import STRATEGIES, find_strategy
 
 
 def named(**wanted: bool) -> set[str]:
@@ -26,5 +26,5 @@ def test_whoever_is_not_cut_with_the_batches_runs_beside_them() -> None:
 
 
 def test_names_are_found_in_either_case() -> None:
-    assert strategy_named("isn") is STRATEGIES["ISN"]
-    assert strategy_named("often") is None
+    assert find_strategy("isn") is STRATEGIES["ISN"]
+    assert find_strategy("often") is None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from viewkeeper.errors import BadStatement
-from viewkeeper.syntax.lexer import tokens
+from viewkeeper.syntax.lexer import lex
 
 
 def _cut(text: str) -> list[tuple[str, str]]:
-    return [(token.kind, token.value) for token in tokens(text)]
+    return [(token.kind, token.value) for token in lex(text)]
 
 
 def test_words_names_numbers_and_signs() -> None:
@@ -23,20 +23,20 @@ def test_words_names_numbers_and_signs() -> None:
 
 def test_gaps_are_no_tokens() -> None:
     assert _cut("a -- 'b\n/* c /* d */ ' */e") == [("word", "a"), ("word", "e")]
-    assert [(t.value, t.line) for t in tokens("a\n/*\n*/b 'x\ny' c")] == [("a", 1), ("b", 3), ("x\ny", 3), ("c", 4)]
+    assert [(t.value, t.line) for t in lex("a\n/*\n*/b 'x\ny' c")] == [("a", 1), ("b", 3), ("x\ny", 3), ("c", 4)]
 
 
 def test_places_are_those_of_the_text() -> None:
     text = "SELECT 'a''b' /* c */ `d`"
-    assert [text[t.start : t.end] for t in tokens(text)] == ["SELECT", "'a''b'", "`d`"]
+    assert [text[t.start : t.end] for t in lex(text)] == ["SELECT", "'a''b'", "`d`"]
 
 
 @pytest.mark.parametrize("text", ["'a", '"a', "`a", "/* a", "/* a /* b */", "'a\\'"])
 def test_what_is_not_closed_is_an_error(text: str) -> None:
     with pytest.raises(BadStatement, match="unclosed"):
-        list(tokens(text))
+        list(lex(text))
 
 
 def test_a_character_beyond_the_last_is_an_error() -> None:
     with pytest.raises(BadStatement, match="no character"):
-        list(tokens(r"'\UFFFFFFFF'"))
+        list(lex(r"'\UFFFFFFFF'"))

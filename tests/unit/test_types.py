@@ -13,7 +13,7 @@ import pytest
 import viewkeeper
 from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
-from viewkeeper.model.types import Family, Kind, Part, Type
+from viewkeeper.model.types import Family, Kind, NestedField, Type
 
 SOURCE = Path(viewkeeper.__file__).parent
 NESTED = [
@@ -27,55 +27,55 @@ NESTED = [
 OTHERS = ["void", "interval year to month", "interval month", "interval day to second", "interval hour", "variant"]
 
 
-@pytest.mark.parametrize("name", [*map(str, types.PLAIN), "decimal(38,0)", "decimal(1,1)", *NESTED, *OTHERS])
+@pytest.mark.parametrize("name", [*map(str, types.SCALAR_TYPES), "decimal(38,0)", "decimal(1,1)", *NESTED, *OTHERS])
 def test_a_type_is_read_as_it_was_written(name: str) -> None:
-    found = types.of(name)
+    found = types.parse_type(name)
     assert str(found) == name
-    assert types.of(str(found)) == found
-    assert hash(types.of.__wrapped__(name)) == hash(found)
+    assert types.parse_type(str(found)) == found
+    assert hash(types.parse_type.__wrapped__(name)) == hash(found)
     assert pickle.loads(pickle.dumps(found)) == found
 
 
 @pytest.mark.parametrize("name", ["struct<a b:int,c>d:int>", "struct<x:y:int>", "map<int>", "array<>"])
 def test_names_of_fields_may_have_any_character(name: str) -> None:
     """Spark does not quote them in a type's name; then the kind is known, and the whole text is kept."""
-    found = types.of(name)
+    found = types.parse_type(name)
     assert found.family is Family.NESTED
     assert str(found) == name
 
 
 def test_a_type_says_what_it_is_made_of() -> None:
-    found = types.of("struct<a:decimal(12,2),b:array<string not null>>")
+    found = types.parse_type("struct<a:decimal(12,2),b:array<string not null>>")
     assert found.kind is Kind.STRUCT
-    a, b = found.parts
-    assert a == Part("a", types.decimal(12, 2))
+    a, b = found.nested_fields
+    assert a == NestedField("a", types.decimal(12, 2))
     assert types.decimal_digits(a.type) == (12, 2)
     assert b.type.element == types.STRING
-    assert not b.type.parts[0].nullable
-    assert found != Type(Kind.STRUCT, parts=(a,))
-    assert types.of("interval year").kind is Kind.MONTHS
-    assert types.of("interval minute to second").kind is Kind.MICROSECONDS
-    assert types.decimal(12, 2) is types.of("decimal(12, 2)")
+    assert not b.type.nested_fields[0].nullable
+    assert found != Type(Kind.STRUCT, nested_fields=(a,))
+    assert types.parse_type("interval year").kind is Kind.MONTHS
+    assert types.parse_type("interval minute to second").kind is Kind.MICROSECONDS
+    assert types.decimal(12, 2) is types.parse_type("decimal(12, 2)")
 
 
 def test_what_no_column_can_hold_is_refused_by_name() -> None:
     for name in (*NESTED, *OTHERS):
         with pytest.raises(Unsupported, match="is not supported") as refused:
-            types.arrow(types.of(name))
+            types.arrow(types.parse_type(name))
         assert name.upper() in refused.value.message
 
 
 def test_every_family_and_width() -> None:
-    assert {t.family for t in types.PLAIN} == set(Family) - {
+    assert {t.family for t in types.SCALAR_TYPES} == set(Family) - {
         *(Family.DECIMAL, Family.INTERVAL, Family.NESTED, Family.VOID, Family.OTHER)
     }
-    assert [types.bits(t) for t in types.INTEGERS] == [8, 16, 32, 64]
-    assert types.outside(types.TIMESTAMP) == pa.timestamp("us", "UTC") != types.arrow(types.TIMESTAMP)
+    assert [types.bit_width(t) for t in types.INTEGERS] == [8, 16, 32, 64]
+    assert types.external_type(types.TIMESTAMP) == pa.timestamp("us", "UTC") != types.arrow(types.TIMESTAMP)
 
 
 # -- nobody tests the text --------------------------------------------------------------------------------------------
 
-NAMES = {*map(str, types.PLAIN), "void", "decimal"}
+NAMES = {*map(str, types.SCALAR_TYPES), "void", "decimal"}
 STARTS = ("decimal", "array<", "struct<", "map<", "interval ", "timestamp")
 
 

@@ -15,11 +15,11 @@ from viewkeeper.model import types
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.plan.compile.compiled_view import sources_of
+from viewkeeper.plan.compile.compiled_view import dependencies_of
 from viewkeeper.plan.compile.compiler import ViewPlan
 from viewkeeper.plan.dataflow import cache
-from viewkeeper.plan.dataflow.build import assemble
-from viewkeeper.plan.dataflow.dataflow import Flow
+from viewkeeper.plan.dataflow.build import build_dataflow
+from viewkeeper.plan.dataflow.dataflow import Dataflow
 from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Query, Scan, Union, column
 from viewkeeper.store.contract.store import Capabilities
 
@@ -103,7 +103,7 @@ def changes(draw: st.DrawFn, catalog: Catalog, step: int) -> Catalog:
     views = catalog.views
     if kind == "add column":
         table = draw(st.sampled_from(catalog.tables))
-        return catalog.with_columns(table.adding(Column(f"c{step}", types.INT)))
+        return catalog.with_columns(table.with_column(Column(f"c{step}", types.INT)))
     if kind in ("create", "alone") or not views:
         readable = [*catalog.tables_by_id, *catalog.views_by_id]
         plan = draw(plans(readable))
@@ -116,36 +116,36 @@ def changes(draw: st.DrawFn, catalog: Catalog, step: int) -> Catalog:
     if kind == "replace":
         hidden = {view.table.id, *catalog.dependents([view.table.id])}
         readable = [i for i in (*catalog.tables_by_id, *catalog.views_by_id) if i not in hidden]
-        return catalog.replacing(replace(view, plan=draw(plans(readable)).to_json()))
+        return catalog.with_replaced_view(replace(view, plan=draw(plans(readable)).to_json()))
     if kind == "rename":
-        return catalog.renaming(view.table, f"n{step}")
+        return catalog.with_renamed_entry(view.table, f"n{step}")
     stop = Suspension("", 0, 0, 0.0) if kind == "suspend" else None
-    return catalog.replacing(replace(view, suspended=stop))
+    return catalog.with_replaced_view(replace(view, suspended=stop))
 
 
-def fresh(store: Shop, catalog: Catalog) -> Flow:
+def fresh(store: Shop, catalog: Catalog) -> Dataflow:
     """From nothing: another process, which has read the same records."""
     views = [View.from_json(v.to_json()) for v in catalog.views]
     known = {v.table.id: ViewPlan.from_json(v.plan) for v in views}
     active = [v.table.id for v in views if v.suspended is None and not v.options]
-    return assemble(catalog.tables_by_id, known, active, not store.capabilities.before_images, store.selects)
+    return build_dataflow(catalog.tables_by_id, known, active, not store.capabilities.before_images, store.selects)
 
 
-def said(flow: Flow) -> Mapping[str, Any]:
+def said(flow: Dataflow) -> Mapping[str, Any]:
     return {
         "operators": dict(flow.operators),
         "tables": dict(flow.tables),
         "views": {view: (made.sink, list(made.operators)) for view, made in flow.views.items()},
-        "consumers": {name: set(ways) for name, ways in flow.consumers.items() if ways},
+        "consumers": {name: set(ways) for name, ways in flow.edges.items() if ways},
         "images": {table: list(images) for table, images in flow.images.items()},
-        "used": dict(flow.used),
-        "held": dict(flow.held),
+        "used": dict(flow.used_columns),
+        "held": dict(flow.image_columns),
         "slots": dict(flow.slots),
         "fingerprint": flow.fingerprint,
-        "in batches": flow.in_batches,
+        "in batches": flow.batch_operators,
         "counted": {
             name: value
-            for name, value in vars(flow.counted).items()
+            for name, value in vars(flow.usage).items()
             if name != "places"  # it tells who came first
         },
     }
@@ -156,35 +156,35 @@ def said(flow: Flow) -> Mapping[str, Any]:
 def test_a_flow_is_the_same_however_it_came_about(before_images: bool, selects: bool, data: st.DataObject) -> None:
     store: Any = Shop(before_images, selects)
     for catalog in data.draw(histories()):
-        flow, anew = cache.maintained(store, catalog), fresh(store, catalog)
+        flow, anew = cache.maintained_dataflow(store, catalog), fresh(store, catalog)
         assert said(flow) == said(anew)
         for made in (flow, anew):
             seen: set[str] = set()
             for name, operator in made.operators.items():
-                assert seen.issuperset(sources_of(operator))
+                assert seen.issuperset(dependencies_of(operator))
                 seen.add(name)
-            assert made.ordered(made.operators) == list(made.operators)
+            assert made.sort_operators(made.operators) == list(made.operators)
             for name in made.operators:
-                needs = {v for v, c in made.views.items() if name in made.behind([c.sink.id])}
+                needs = {v for v, c in made.views.items() if name in made.upstream([c.sink.id])}
                 assert made.views_of(name) == needs
-        assert cache.maintained(store, catalog) is flow
-        assert flow.has(flow.fingerprint)
+        assert cache.maintained_dataflow(store, catalog) is flow
+        assert flow.has_fingerprint(flow.fingerprint)
 
 
 def test_a_flow_before_stays_as_it_is_and_travels_without_its_views() -> None:
     store: Any = Shop(True, False)
     catalog = Catalog()
     catalog = catalog.with_table(Table(catalog.next_id, "t", COLUMNS, (KeyPart("id"),)))
-    flow = cache.maintained(store, catalog)
+    flow = cache.maintained_dataflow(store, catalog)
     for number in range(5):
         before, known = said(flow), flow
         plan = _plan(filtered(scan(1, "a"), "a", (number,)), ["aid", "aref", "avalue"])
         table = Table(catalog.next_id, f"v{number}", COLUMNS, (KeyPart("id"),), True)
         catalog = catalog.with_view(View(table, "", plan.to_json()))
-        flow = cache.maintained(store, catalog)
+        flow = cache.maintained_dataflow(store, catalog)
         assert said(known) == before != said(flow)
     sent = pickle.loads(pickle.dumps(flow))
-    assert (dict(sent.operators), sent.held) == (flow.operators, flow.held)
+    assert (dict(sent.operators), sent.held) == (flow.operators, flow.image_columns)
     assert not sent.views
-    lonely = cache.alone(catalog, catalog.views[2])
+    lonely = cache.separate_dataflow(catalog, catalog.views[2])
     assert list(lonely.views) == [catalog.views[2].table.id]

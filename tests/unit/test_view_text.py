@@ -6,15 +6,15 @@ import pytest
 
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, KeyPart, Table
-from viewkeeper.syntax.renamed_text import renamed_text
-from viewkeeper.syntax.view_text import means_whole_rows, names_of
+from viewkeeper.syntax.renamed_text import rename_in_query
+from viewkeeper.syntax.view_text import current_names, has_whole_rows
 
 ITEMS = Table(1, "items", tuple(Column(name, types.INT) for name in ("id", "price", "day")), (KeyPart("id"),))
 OTHERS = frozenset({"order_id", "id"})
 
 
 def renamed(text: str, column: str, to: str, *outputs: str) -> str | None:
-    return renamed_text(text, names_of(ITEMS), ITEMS.renaming(column, to), OTHERS, outputs)
+    return rename_in_query(text, current_names(ITEMS), ITEMS.with_renamed_column(column, to), OTHERS, outputs)
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_names_that_are_words_of_sql() -> None:
     ],
 )
 def test_queries_that_mean_all_columns_of_a_table(text: str, expected: bool) -> None:
-    assert means_whole_rows(text, "items") is expected
+    assert has_whole_rows(text, "items") is expected

@@ -15,32 +15,37 @@ from hypothesis import strategies as st
 
 from viewkeeper import expressions
 from viewkeeper.expressions.backends import vector_case
-from viewkeeper.expressions.backends.vector_predicates import all_hold, comparison, holds, renamed
-from viewkeeper.expressions.backends.vector_values import is_exact, value_of
+from viewkeeper.expressions.backends.vector_predicates import (
+    compile_predicate,
+    evaluate_all,
+    evaluate_predicate,
+    rename_predicate,
+)
+from viewkeeper.expressions.backends.vector_values import evaluate_value, is_vectorised_value
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators import segment_execution
 from viewkeeper.operators.aggregation import preaggregate, sql
-from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure, layout, with_raw
-from viewkeeper.operators.delta_join.plan import Check
+from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure, accumulator_layout, with_raw_columns
+from viewkeeper.operators.delta_join.plan import PathFilter
 from viewkeeper.operators.kinds import top_k
 from viewkeeper.operators.kinds.top_k import TopK
 from viewkeeper.operators.segment import Segment, where_sql
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state import consolidate as consolidate_
-from viewkeeper.state.key_hash import hashes
+from viewkeeper.state.key_hash import hash_keys
 from viewkeeper.state.run import Arrangement, Run, arrange, merge
-from viewkeeper.state.run_cache import meeting
+from viewkeeper.state.run_cache import evaluate_predicates
 
-SHORT, LONG = types.of("decimal(9,2)"), types.of("decimal(38,4)")
+SHORT, LONG = types.parse_type("decimal(9,2)"), types.parse_type("decimal(38,4)")
 ARGUMENTS = {"short": SHORT, "long": LONG, "number": types.BIGINT, "small": types.INT}
 KEYS = (Column("k", types.BIGINT), Column("day", types.DATE), Column("text", types.STRING))
 
 
 @pytest.fixture(scope="module")
-def duck() -> Iterator[Duck]:
-    with Duck(expressions.setup, threads=1) as duck:
+def duck() -> Iterator[PreparedStatements]:
+    with PreparedStatements(expressions.register_functions, threads=1) as duck:
         yield duck
 
 
@@ -79,14 +84,14 @@ SCHEMA = pa.schema(
     keys=st.sampled_from([KEYS, KEYS[:1], KEYS[:2], KEYS[2:], ()]),
     function=st.sampled_from(["Sum", "Max"]),
 )
-def test_vectors(duck: Duck, rows: list[dict[str, Any]], keys: tuple[Column, ...], function: str) -> None:
+def test_vectors(duck: PreparedStatements, rows: list[dict[str, Any]], keys: tuple[Column, ...], function: str) -> None:
     measures = [Measure(f"s_{name}", "Sum", name, type_, type_) for name, type_ in ARGUMENTS.items()]
     measures.append(Measure("m", function, "small", types.INT, types.INT))
     spec = AggregateSpec(keys, (*measures, Measure("n", "Count", None, None, types.BIGINT)))
     table = pa.Table.from_pylist(rows, SCHEMA)
-    fed = layout(spec).accumulators
-    told = duck.run(sql.vectors(spec, fed, False), rows=with_raw(table, fed))
-    found = preaggregate.vectors(duck, spec, table)
+    fed = accumulator_layout(spec).accumulators
+    told = duck.run(sql.vectors_sql(spec, fed, False), rows=with_raw_columns(table, fed))
+    found = preaggregate.preaggregate(duck, spec, table)
     assert found is not None
     assert found.schema.equals(told.schema)
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
@@ -94,7 +99,7 @@ def test_vectors(duck: Duck, rows: list[dict[str, Any]], keys: tuple[Column, ...
 
 @pytest.mark.parametrize("keys", [("side", "few"), ("few",), ("many",), ("far",), ("many", "far"), ("text",)])
 @pytest.mark.parametrize("most", [1 << 10, 1 << 44, 1 << 62])
-def test_vectors_of_many_rows(duck: Duck, keys: tuple[str, ...], most: int) -> None:
+def test_vectors_of_many_rows(duck: PreparedStatements, keys: tuple[str, ...], most: int) -> None:
     """Keys with few values and many, side by side and scattered; terms whose sums fit one word and do not."""
     rng = np.random.default_rng(most)
     count = 3_000
@@ -116,34 +121,34 @@ def test_vectors_of_many_rows(duck: Duck, keys: tuple[str, ...], most: int) -> N
     kinds = {"many": types.INT, "text": types.STRING}
     measures = [Measure(f"s_{name}", "Sum", name, ARGUMENTS[name], ARGUMENTS[name]) for name in ("number", "long")]
     spec = AggregateSpec(tuple(Column(key, kinds.get(key, types.BIGINT)) for key in keys), tuple(measures))
-    fed = layout(spec).accumulators
-    told = duck.run(sql.vectors(spec, fed, False), rows=with_raw(table, fed))
-    found = preaggregate.vectors(duck, spec, table)
+    fed = accumulator_layout(spec).accumulators
+    told = duck.run(sql.vectors_sql(spec, fed, False), rows=with_raw_columns(table, fed))
+    found = preaggregate.preaggregate(duck, spec, table)
     assert found is not None
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
     assert (np.diff(found["¤h"].to_numpy().astype(object)) > 0).all()
 
 
-def test_vectors_that_take_a_statement(duck: Duck) -> None:
+def test_vectors_that_take_a_statement(duck: PreparedStatements) -> None:
     """Weights that could overflow, sums of doubles, keys that numpy cannot hash, values that count once."""
     table = pa.table({"k": [1], "d": [0.5], "s": ["a"], "n": pa.array([1], pa.int64()), "¤w": pa.array([1 << 40])})
     one = table.set_column(table.schema.get_field_index("¤w"), "¤w", pa.array([1]))
     total = Measure("t", "Sum", "n", types.BIGINT, types.BIGINT)
-    assert preaggregate.vectors(duck, AggregateSpec(KEYS[:1], (total,)), table) is None
-    assert preaggregate.vectors(duck, AggregateSpec(KEYS[:1], (total,)), one) is not None
-    assert preaggregate.vectors(duck, AggregateSpec((Column("s", types.STRING),), (total,)), one) is not None
-    assert preaggregate.vectors(duck, AggregateSpec((Column("d", types.DOUBLE),), (total,)), one) is None
+    assert preaggregate.preaggregate(duck, AggregateSpec(KEYS[:1], (total,)), table) is None
+    assert preaggregate.preaggregate(duck, AggregateSpec(KEYS[:1], (total,)), one) is not None
+    assert preaggregate.preaggregate(duck, AggregateSpec((Column("s", types.STRING),), (total,)), one) is not None
+    assert preaggregate.preaggregate(duck, AggregateSpec((Column("d", types.DOUBLE),), (total,)), one) is None
     for measure in (
         Measure("t", "Sum", "d", types.DOUBLE, types.DOUBLE),
         Measure("t", "Average", "n", types.BIGINT, types.DOUBLE),
         Measure("t", "Count", "n", types.BIGINT, types.BIGINT, distinct=True),
     ):
-        assert preaggregate.vectors(duck, AggregateSpec(KEYS[:1], (measure,)), one) is None
+        assert preaggregate.preaggregate(duck, AggregateSpec(KEYS[:1], (measure,)), one) is None
 
 
 # -- conditions -------------------------------------------------------------------------------------------------------
 
-WORD, WIDE = types.of("decimal(18,2)"), types.of("decimal(19,2)")
+WORD, WIDE = types.parse_type("decimal(18,2)"), types.parse_type("decimal(19,2)")
 COMPARED = {
     types.INT: st.integers(-2, 2) | st.sampled_from([-(2**31), 2**31 - 1]),
     types.DATE: st.integers(9_000, 9_003) | st.sampled_from([-(2**31) + 2, 2**31 - 2]),
@@ -193,23 +198,23 @@ def _rows(nothing: st.SearchStrategy[None]) -> st.SearchStrategy[list[tuple[Any,
     conjuncts=st.lists(conditions(), min_size=1, max_size=2).map(tuple),
     rows=st.booleans().flatmap(lambda nulls: _rows(st.none() if nulls else st.nothing())),
 )
-def test_comparisons(duck: Duck, conjuncts: tuple[Expr, ...], rows: list[tuple[Any, ...]]) -> None:
+def test_comparisons(duck: PreparedStatements, conjuncts: tuple[Expr, ...], rows: list[tuple[Any, ...]]) -> None:
     named = [(f"0.{side}{i}", type_) for side in "cd" for i, type_ in enumerate(COMPARED)]
     table = pa.table({name: _values(type_, [row[i] for row in rows]) for i, (name, type_) in enumerate(named)})
-    check = Check(((conjuncts, 1),))
-    assert not check.others
-    for condition, compared in zip(check.conditions, check.compared, strict=True):
+    check = PathFilter(((conjuncts, 1),))
+    assert not check.statement_conditions
+    for condition, compared in zip(check.conditions, check.vector_conditions, strict=True):
         said = duck.run(f"SELECT coalesce({where_sql((condition,))}, FALSE) AS s FROM input", input=table)["s"]
         assert compared is not None
-        assert holds(compared, table).tolist() == said.to_pylist()
+        assert evaluate_predicate(compared, table).tolist() == said.to_pylist()
 
 
 @pytest.mark.parametrize("op", ["Or", "Not", "EqualNullSafe", "Like", "StartsWith"])
 def test_another_condition_takes_a_statement(op: str) -> None:
     asked, constant = column("0.a", types.INT), Expr("literal", types.INT, value=1)
     simple = Expr("EqualTo", types.BOOLEAN, (asked, constant))
-    check = Check((((Expr(op, types.BOOLEAN, (asked, constant)),), 1), ((simple,), 2)))
-    assert (check.others, check.asked) == ((0,), ["0.a"])
+    check = PathFilter((((Expr(op, types.BOOLEAN, (asked, constant)),), 1), ((simple,), 2)))
+    assert (check.statement_conditions, check.statement_columns) == ((0,), ["0.a"])
 
 
 def test_a_constant_of_another_type_or_null_takes_a_statement() -> None:
@@ -220,20 +225,20 @@ def test_a_constant_of_another_type_or_null_takes_a_statement() -> None:
         column("0.b", types.BIGINT),
     ):
         for op in ("EqualTo", "In"):
-            assert Check((((Expr(op, types.BOOLEAN, (asked, constant)),), 1),)).others == (0,)
+            assert PathFilter((((Expr(op, types.BOOLEAN, (asked, constant)),), 1),)).statement_conditions == (0,)
     double = column("0.x", types.DOUBLE)  # NaN is greater than all, and equals itself
-    assert Check((((Expr("LessThan", types.BOOLEAN, (double, double)),), 1),)).others == (0,)
+    assert PathFilter((((Expr("LessThan", types.BOOLEAN, (double, double)),), 1),)).statement_conditions == (0,)
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 
 def operation(op: str, digits: str, *args: Expr) -> Expr:
-    return Expr(op, types.of(f"decimal({digits})"), args)
+    return Expr(op, types.parse_type(f"decimal({digits})"), args)
 
 
-PRICE, RATE = column("price", types.of("decimal(15,2)")), column("rate", types.of("decimal(6,4)"))
-ONE = Expr("literal", types.of("decimal(1,0)"), value="1", nullable=False)
+PRICE, RATE = column("price", types.parse_type("decimal(15,2)")), column("rate", types.parse_type("decimal(6,4)"))
+ONE = Expr("literal", types.parse_type("decimal(1,0)"), value="1", nullable=False)
 EXACT = [
     operation("Subtract", "7,4", ONE, RATE),
     operation("Add", "18,4", PRICE, RATE),
@@ -247,16 +252,16 @@ EXACT = [
     prices=st.lists(st.none() | decimals(PRICE.type), min_size=1, max_size=6),
     rates=st.lists(st.none() | decimals(RATE.type), min_size=6, max_size=6),
 )
-def test_columns(duck: Duck, prices: list[Decimal | None], rates: list[Decimal | None]) -> None:
+def test_columns(duck: PreparedStatements, prices: list[Decimal | None], rates: list[Decimal | None]) -> None:
     """Digit for digit what the statement gives, at the ends of the types too."""
     given_ = (prices, rates[: len(prices)])
     rows = pa.table(
         [pa.array(v, types.arrow(c.type)) for v, c in zip(given_, (PRICE, RATE), strict=True)], ["price", "rate"]
     )
     for expr in EXACT:
-        assert is_exact(expr)
+        assert is_vectorised_value(expr)
         told = duck.run(f"SELECT {expressions.render(expr)} AS v FROM input", input=rows)["v"]
-        found = value_of(expr, rows)
+        found = evaluate_value(expr, rows)
         assert found.type == told.type
         assert found.to_pylist() == told.to_pylist()
 
@@ -270,7 +275,7 @@ CASES = [
 ]
 
 
-def test_cases(duck: Duck) -> None:
+def test_cases(duck: PreparedStatements) -> None:
     money, text = PRICE.type, column("text", types.STRING)
     is_a = Expr("EqualTo", types.BOOLEAN, (text, Expr("literal", types.STRING, value="a")))
     begins = Expr("StartsWith", types.BOOLEAN, (text, Expr("literal", types.STRING, value="b")))
@@ -290,39 +295,39 @@ def test_cases(duck: Duck) -> None:
         Expr("CaseWhen", types.INT, (begins, one, is_a, Expr("literal", types.INT, value=7), one)),
         *(expr for expr, exact in CASES if exact),
     ):
-        assert vector_case.is_exact(expr)
+        assert vector_case.is_vectorised(expr)
         told = duck.run(f"SELECT {expressions.render(expr)} AS v FROM input", input=rows)["v"]
-        found = vector_case.value_of(expr, rows)
+        found = vector_case.evaluate_vectorised(expr, rows)
         assert (found.to_pylist(), found.type) == (told.to_pylist(), types.arrow(expr.type))
     like = Expr("Like", types.BOOLEAN, (text, Expr("literal", types.STRING, value="%a")))
     for expr in (
         Expr("CaseWhen", money, (is_a, PRICE)),
         Expr("CaseWhen", money, (like, PRICE, zero)),
-        Expr("CaseWhen", types.of("decimal(18,2)"), (is_a, PRICE, zero)),
+        Expr("CaseWhen", types.parse_type("decimal(18,2)"), (is_a, PRICE, zero)),
         Expr("CaseWhen", money, (is_a, PRICE, Expr("literal", money, value=None))),
         *(expr for expr, exact in CASES if not exact),
     ):
-        assert not vector_case.is_exact(expr)
+        assert not vector_case.is_vectorised(expr)
 
 
-def test_years(duck: Duck) -> None:
+def test_years(duck: PreparedStatements) -> None:
     year = Expr("Year", types.INT, (column("day", types.DATE),))
     days = [-719_893, -719_528, -719_162, -365, -1, 0, 59, 364, 365, 11_016, 2_932_896, 2_932_897, None]
     days += [-12_687_795, -12_687_794, 11_248_737, 11_248_738, 30_000_000]  # beyond years of 16 bits
     rows = pa.table({"day": pa.array(days, pa.int32()).cast(pa.date32())})
-    assert is_exact(year)
+    assert is_vectorised_value(year)
     told = duck.run(f"SELECT {expressions.render(year)} AS v FROM input", input=rows)["v"]
-    found = value_of(year, rows)
+    found = evaluate_value(year, rows)
     assert found.to_pylist() == told.to_pylist()
     assert found.type == types.arrow(types.INT)
-    assert not is_exact(Expr("Year", types.INT, (column("at", types.TIMESTAMP),)))
+    assert not is_vectorised_value(Expr("Year", types.INT, (column("at", types.TIMESTAMP),)))
 
 
 def test_columns_that_take_a_statement() -> None:
     """Results that are rounded or may not fit, other types, other operations, and constants alone."""
-    wide = column("w", types.of("decimal(38,10)"))
-    assert is_exact(PRICE)
-    assert is_exact(column("s", types.STRING))
+    wide = column("w", types.parse_type("decimal(38,10)"))
+    assert is_vectorised_value(PRICE)
+    assert is_vectorised_value(column("s", types.STRING))
     for expr in (
         ONE,
         operation("Multiply", "38,6", wide, PRICE),
@@ -334,7 +339,7 @@ def test_columns_that_take_a_statement() -> None:
         operation("Add", "16,2", PRICE, Expr("literal", PRICE.type, value=None)),
         Expr("Add", types.INT, (column("a", types.INT), column("b", types.INT))),
     ):
-        assert not is_exact(expr)
+        assert not is_vectorised_value(expr)
 
 
 # -- consolidation ----------------------------------------------------------------------------------------------------
@@ -386,19 +391,19 @@ DELTA = pa.schema(
         ]
     ),
 )
-def test_consolidation(duck: Duck, rows: list[tuple[Any, ...]], shown: list[str]) -> None:
+def test_consolidation(duck: PreparedStatements, rows: list[tuple[Any, ...]], shown: list[str]) -> None:
     sides = zip(DELTA.types, zip(*rows, strict=True), strict=True)
     arrays = [pa.array(v, pa.int32()).cast(t) if t == pa.date32() else pa.array(v, t) for t, v in sides]
     delta = pa.Table.from_arrays(arrays, schema=DELTA).select(shown)
     found = consolidate_.consolidate(duck, delta)
-    told = duck.run(consolidate_.consolidation(delta.schema), delta=delta)
+    told = duck.run(consolidate_.consolidation_sql(delta.schema), delta=delta)
     assert found.schema.equals(told.schema)
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, told.to_pylist()))
 
 
-def test_consolidation_where_hashes_collide(duck: Duck, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consolidation_where_hashes_collide(duck: PreparedStatements, monkeypatch: pytest.MonkeyPatch) -> None:
     delta = pa.table({"a": pa.array([1, 2, 1, 3], pa.int64()), "¤w": pa.array([1, 1, 1, -1], pa.int64())})
-    monkeypatch.setattr(consolidate_, "_codes", lambda rows: np.zeros(rows.num_rows, np.uint64))
+    monkeypatch.setattr(consolidate_, "_hash_rows", lambda rows: np.zeros(rows.num_rows, np.uint64))
     assert sorted(map(str, consolidate_.consolidate(duck, delta).to_pylist())) == sorted(
         map(str, [{"a": 1, "¤w": 2}, {"a": 2, "¤w": 1}, {"a": 3, "¤w": -1}])
     )
@@ -416,7 +421,11 @@ SEEN = (column("c0", types.INT), column("c3", types.STRING), column("d0", types.
     gather=st.booleans(),
 )
 def test_segments(
-    duck: Duck, conjuncts: tuple[Expr, ...], rows: list[tuple[Any, ...]], key: tuple[str, ...] | None, gather: bool
+    duck: PreparedStatements,
+    conjuncts: tuple[Expr, ...],
+    rows: list[tuple[Any, ...]],
+    key: tuple[str, ...] | None,
+    gather: bool,
 ) -> None:
     """The rows that meet the conditions, in their order, with the very hashes."""
     named = [(f"{side}{i}", type_) for side in "cd" for i, type_ in enumerate(COMPARED)]
@@ -427,8 +436,8 @@ def test_segments(
     there = Expr("IsNotNull", types.BOOLEAN, (added,))
     for where in (conjuncts, (*conjuncts, there)):
         segment = Segment("x", where, shown, key, gather)
-        assert segment.is_exact
-        found = segment_execution.quickly_passed(duck, segment, table)
+        assert segment.is_vectorised
+        found = segment_execution.run_segment_vectorised(duck, segment, table)
         told = duck.run(segment.sql, input=table)
         assert found is not None
         assert found.schema.equals(told.schema)
@@ -447,13 +456,16 @@ def test_rows_of_a_run_that_meet_conditions(rows: list[dict[str, Any]], asked: l
     names = {"d": "day", "t": "text"}
     of_other = Expr("EqualTo", types.BOOLEAN, (column("other", types.DATE), day))
     for exprs in ((is_day, is_text), (not_text,), (either, is_text), (is_text,)):
-        found = [renamed(known, names) for e in exprs if (known := comparison(e)) is not None]
+        found = [rename_predicate(known, names) for e in exprs if (known := compile_predicate(e)) is not None]
         conditions = [condition for condition in found if condition is not None]
         assert len(conditions) == len(exprs)
         for places in asked:
             here = np.array([p for p in places if p < len(rows)], np.int64)
-            assert meeting(conditions, run, here).tolist() == all_hold(conditions, run.rows.take(here)).tolist()
-    assert all(renamed(c, names) is None for c in map(comparison, (of_other,)) if c is not None)
+            assert (
+                evaluate_predicates(conditions, run, here).tolist()
+                == evaluate_all(conditions, run.rows.take(here)).tolist()
+            )
+    assert all(rename_predicate(c, names) is None for c in map(compile_predicate, (of_other,)) if c is not None)
 
 
 def test_answers_of_a_run_for_any_date_and_for_the_last_few_conditions() -> None:
@@ -464,10 +476,10 @@ def test_answers_of_a_run_for_any_date_and_for_the_last_few_conditions() -> None
         earlier = Expr("LessThan", types.BOOLEAN, (column("day", types.DATE), Expr("literal", types.DATE, value=day)))
         either = Expr("In", types.BOOLEAN, (column("day", types.DATE), Expr("literal", types.DATE, value=day)))
         for expr in (earlier, either):
-            conditions = [found for found in [comparison(expr)] if found is not None]
+            conditions = [found for found in [compile_predicate(expr)] if found is not None]
             assert conditions
-            assert meeting(conditions, run, here).tolist() == all_hold(conditions, run.rows).tolist()
-    assert len(run.kept) < 50
+            assert evaluate_predicates(conditions, run, here).tolist() == evaluate_all(conditions, run.rows).tolist()
+    assert len(run.cache) < 50
 
 
 ORDERS = [
@@ -478,10 +490,12 @@ TOP = st.fixed_dictionaries({n: s for n, s in ROWS_OF.items() if n in ("k", "day
 
 
 @given(steps=st.lists(st.lists(TOP, max_size=8), min_size=1, max_size=4), order=st.sampled_from(ORDERS), data=st.data())
-def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, data: st.DataObject) -> None:
+def test_first_rows(
+    duck: PreparedStatements, steps: list[list[dict[str, Any]]], order: str, data: st.DataObject
+) -> None:
     """Rows come, and some of those that are there go; by statements, without them, and with a buffer that is remembered
     until its runs are merged."""
-    schema = pa.schema([SCHEMA.field(n) for n in ("k", "day", "text", "short", "¤w")])
+    schema = pa.schema([SCHEMA.read_field(n) for n in ("k", "day", "text", "short", "¤w")])
     operator = TopK((), order, count=2, offset=data.draw(st.integers(0, 2)))
     there: list[dict[str, Any]] = []
     ways = ("statement", "quick", "remembered")
@@ -491,18 +505,18 @@ def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, d
         there += came
         rows = [*({**row, "¤w": 1} for row in came), *({**row, "¤w": -1} for row in gone)]
         delta = pa.Table.from_pylist(rows, schema)
-        delta = delta.append_column("¤h", pa.array(hashes(duck, delta, ("k", "text"))))
+        delta = delta.append_column("¤h", pa.array(hash_keys(duck, delta, ("k", "text"))))
         told = {}
         is_merged = data.draw(st.booleans())
         for way, state in states.items():
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(top_k, "MARGIN", 1)
-                patch.setattr(top_k, "_MOST_ROWS", top_k._MOST_ROWS if way != "statement" else -1)
-                told[way], added, buffer = top_k.step(duck, operator, state, delta)
-            states[way] = [s.plus(arrange(rows)) for s, rows in zip(state, added, strict=True)]
+                patch.setattr(top_k, "BUFFER_MARGIN", 1)
+                patch.setattr(top_k, "_MAX_ROWS", top_k._MAX_ROWS if way != "statement" else -1)
+                told[way], added, buffer = top_k.run_top_k_step(duck, operator, state, delta)
+            states[way] = [s.with_runs(arrange(rows)) for s, rows in zip(state, added, strict=True)]
             if way == "remembered" and added[1].num_rows:
-                states[way][1].remember(top_k._IN_ORDER, buffer)
-                assert top_k._buffer(duck, operator, states[way][1]) is buffer
+                states[way][1].cache_result(top_k._BUFFER_CACHE_KEY, buffer)
+                assert top_k._read_buffer(duck, operator, states[way][1]) is buffer
             elif way == "quick":  # as if opened anew
                 states[way] = [Arrangement(tuple(Run(run.rows) for run in s.runs)) for s in states[way]]
             if is_merged:
@@ -512,6 +526,6 @@ def test_first_rows(duck: Duck, steps: list[list[dict[str, Any]]], order: str, d
             assert len({_multiset(duck, rows) for rows in found.values()}) <= 1
 
 
-def _multiset(duck: Duck, rows: pa.Table) -> str:
+def _multiset(duck: PreparedStatements, rows: pa.Table) -> str:
     rows = consolidate_.consolidate(duck, rows.combine_chunks())
     return str(sorted(map(str, rows.select(sorted(rows.column_names)).to_pylist())))

@@ -23,9 +23,9 @@ def test_what_was_written_is_asked_for_until_the_block_ends(tmp_path: Path, monk
             enough.set()
         return True
 
-    monkeypatch.setattr(writeback, "_begin", lambda: begin)
+    monkeypatch.setattr(writeback, "_writeback_function", lambda: begin)
     (tmp_path / "data.mdb").write_bytes(b"pages")
-    with writeback.writing_ahead(tmp_path / "data.mdb"):
+    with writeback.start_writeback(tmp_path / "data.mdb"):
         assert enough.wait(60)
     times = len(asked)
     assert "viewkeeper-write-ahead" not in {thread.name for thread in threading.enumerate()}
@@ -37,17 +37,17 @@ def test_a_file_that_cannot_be_asked_about_is_left_to_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     refused = threading.Event()
-    monkeypatch.setattr(writeback, "_begin", lambda: lambda descriptor: bool(refused.set()))
+    monkeypatch.setattr(writeback, "_writeback_function", lambda: lambda descriptor: bool(refused.set()))
     if there:
         (tmp_path / "data.mdb").write_bytes(b"pages")
-    with writeback.writing_ahead(tmp_path / "data.mdb"):
+    with writeback.start_writeback(tmp_path / "data.mdb"):
         assert not there or refused.wait(60)
 
 
 def test_a_system_that_does_not_know_it_goes_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writeback, "_begin", lambda: None)
+    monkeypatch.setattr(writeback, "_writeback_function", lambda: None)
     before = threading.active_count()
-    with writeback.writing_ahead(tmp_path / "data.mdb"):
+    with writeback.start_writeback(tmp_path / "data.mdb"):
         assert threading.active_count() == before
 
 
@@ -60,11 +60,11 @@ def test_large_calls_that_are_flushed_write_ahead(
     @contextmanager
     def noted(data: Path) -> Iterator[None]:
         begun.append(data.name)
-        with writeback.writing_ahead(data):
+        with writeback.start_writeback(data):
             yield
 
-    monkeypatch.setattr(environment, "writing_ahead", noted)
-    monkeypatch.setattr(environment, "LARGE", 100_000)
+    monkeypatch.setattr(environment, "start_writeback", noted)
+    monkeypatch.setattr(environment, "MIN_WRITEBACK_BYTES", 100_000)
     rows = pa.table({"id": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
     with viewkeeper.open(f"lmdb:{tmp_path / 'db'}", durability=durability) as db:
         db.sql("CREATE TABLE t (id BIGINT, v BIGINT, PRIMARY KEY (id))")

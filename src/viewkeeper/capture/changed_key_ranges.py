@@ -27,7 +27,7 @@ from viewkeeper.model.schema import Table
 
 _INTEGERS = frozenset({types.TINYINT, types.SMALLINT, types.INT, types.BIGINT, types.DATE})
 
-Numbers = npt.NDArray[np.int64]
+KeyNumbers = npt.NDArray[np.int64]
 
 
 def key_step(table: Table) -> int | None:
@@ -43,13 +43,13 @@ class MKTree:
 
     table: Table
     step: int | None
-    first: Numbers
-    last: Numbers
-    others: pa.Table
+    first: KeyNumbers
+    last: KeyNumbers
+    unmergeable_keys: pa.Table
     """Keys that cannot be merged: the key columns, distinct."""
 
     @staticmethod
-    def over(table: Table) -> MKTree:
+    def for_table(table: Table) -> MKTree:
         """An empty tree for a table's keys."""
         names = [c.name for c in table.key_columns]
         none = np.zeros(0, np.int64)
@@ -57,13 +57,13 @@ class MKTree:
 
     def __len__(self) -> int:
         """How many elements it has."""
-        return len(self.first) + int(self.others.num_rows)
+        return len(self.first) + int(self.unmergeable_keys.num_rows)
 
     @property
-    def keys(self) -> int:
+    def key_count(self) -> int:
         """How many keys it stands for."""
         if self.step is None:
-            return int(self.others.num_rows)
+            return int(self.unmergeable_keys.num_rows)
         return int(((self.last - self.first) // self.step + 1).sum())
 
     def insert(self, keys: pa.Table) -> None:
@@ -71,11 +71,11 @@ class MKTree:
         if not keys.num_rows:
             return
         if self.step is None:
-            names = self.others.column_names
-            joined = pa.concat_tables([self.others, keys.select(names)])
-            self.others = joined.group_by(names).aggregate([]).select(names).combine_chunks()
+            names = self.unmergeable_keys.column_names
+            joined = pa.concat_tables([self.unmergeable_keys, keys.select(names)])
+            self.unmergeable_keys = joined.group_by(names).aggregate([]).select(names).combine_chunks()
             return
-        numbers = np.unique(np.concatenate([self._members(), _numbers(keys[self.table.key[0].column])]))
+        numbers = np.unique(np.concatenate([self._expand_numbers(), _as_numbers(keys[self.table.key[0].column])]))
         # Keys off the grid of the step start elements of their own: equal remainders are merged apart.
         for_remainder = [numbers[numbers % self.step == r] for r in np.unique(numbers % self.step)]
         starts, ends = [], []
@@ -87,12 +87,12 @@ class MKTree:
         self.first, self.last = np.concatenate(starts)[order], np.concatenate(ends)[order]
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        names = self.others.column_names
+        names = self.unmergeable_keys.column_names
         if self.step is None:
-            types = [self.others.schema.field(n).type for n in names]
+            types = [self.unmergeable_keys.schema.field(n).type for n in names]
             wanted = pa.table([pa.array([v], t) for v, t in zip(key, types, strict=True)], names=names)
-            return bool(self.others.join(wanted, names, join_type="inner").num_rows)
-        number = int(_numbers(pa.chunked_array([pa.array([key[0]], self.table.arrow.field(names[0]).type)]))[0])
+            return bool(self.unmergeable_keys.join(wanted, names, join_type="inner").num_rows)
+        number = int(_as_numbers(pa.chunked_array([pa.array([key[0]], self.table.arrow.field(names[0]).type)]))[0])
         inside = (self.first <= number) & (number <= self.last) & ((number - self.first) % self.step == 0)
         return bool(inside.any())
 
@@ -101,41 +101,43 @@ class MKTree:
         if self.step == 1:
             for low, high in zip(self.first, self.last, strict=True):
                 if high > low:
-                    yield self._encoded(int(low)), self._encoded(int(high))
+                    yield self._encode_number(int(low)), self._encode_number(int(high))
 
-    def singles(self) -> pa.Table:
+    def single_keys(self) -> pa.Table:
         """The key columns of all keys outside `ranges`: to be looked up one by one."""
         if self.step is None:
-            return self.others
-        return self._column(self._members(self.first == self.last) if self.step == 1 else self._members())
+            return self.unmergeable_keys
+        return self._key_table(
+            self._expand_numbers(self.first == self.last) if self.step == 1 else self._expand_numbers()
+        )
 
     def all_keys(self) -> pa.Table:
         """The key columns of every key."""
-        return self.others if self.step is None else self._column(self._members())
+        return self.unmergeable_keys if self.step is None else self._key_table(self._expand_numbers())
 
-    def _column(self, numbers: Numbers) -> pa.Table:
+    def _key_table(self, numbers: KeyNumbers) -> pa.Table:
         field = self.table.arrow.field(self.table.key[0].column)
-        return pa.table([pa.array(numbers).cast(_carrier(field.type)).cast(field.type)], names=[field.name])
+        return pa.table([pa.array(numbers).cast(_storage_type(field.type)).cast(field.type)], names=[field.name])
 
-    def _members(self, chosen: npt.NDArray[np.bool_] | None = None) -> Numbers:
-        first, last = (self.first, self.last) if chosen is None else (self.first[chosen], self.last[chosen])
+    def _expand_numbers(self, mask: npt.NDArray[np.bool_] | None = None) -> KeyNumbers:
+        first, last = (self.first, self.last) if mask is None else (self.first[mask], self.last[mask])
         step = self.step or 1
         counts = (last - first) // step + 1
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        members: Numbers = np.repeat(first, counts) + step * offsets
+        members: KeyNumbers = np.repeat(first, counts) + step * offsets
         return members
 
-    def _encoded(self, number: int) -> bytes:
+    def _encode_number(self, number: int) -> bytes:
         field = self.table.arrow.field(self.table.key[0].column)
-        value = pa.array([number]).cast(_carrier(field.type)).cast(field.type)[0].as_py()
+        value = pa.array([number]).cast(_storage_type(field.type)).cast(field.type)[0].as_py()
         return encode_key(self.table, (value,))
 
 
-def _carrier(type_: pa.DataType) -> pa.DataType:
+def _storage_type(type_: pa.DataType) -> pa.DataType:
     return pa.int32() if pa.types.is_date32(type_) else type_
 
 
-def _numbers(column: pa.ChunkedArray) -> Numbers:
+def _as_numbers(column: pa.ChunkedArray) -> KeyNumbers:
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_date32(values.type):
         values = values.cast(pa.int32())

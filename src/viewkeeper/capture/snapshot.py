@@ -11,63 +11,77 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from viewkeeper.capture.partition_store import Kept
-from viewkeeper.capture.partitions import Consolidate, CutMoved, Part, at_cut, edges, gaps
-from viewkeeper.model.delta import weighted
+from viewkeeper.capture.partition_store import PartitionStore
+from viewkeeper.capture.partitions import (
+    Consolidator,
+    CutMoved,
+    TablePartition,
+    missing_ranges,
+    partition_at_cut,
+    partition_bounds,
+)
+from viewkeeper.model.delta import with_weight
 from viewkeeper.model.schema import WEIGHT, Table
-from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.memory import MemoryBudget
 from viewkeeper.store.contract.store import Store
 
 Progress = Callable[[str, int, int], None]
 """Told of long work: what is being done ("scanning orders"), how far it is, and of how much."""
 
 
-class Stopped(BaseException):
+class Cancellation(BaseException):
     """Raised by a `Progress` to end the work that it is told of, as Ctrl-C would: nothing of it is published."""
 
 
-def whole_table(
+def table_at_cut(
     store: Store,
     table: Table,
     columns: Sequence[str],
     cut: int,
-    consolidate: Consolidate,
-    memory: Memory,
+    consolidate: Consolidator,
+    memory: MemoryBudget,
     progress: Progress | None = None,
-    parts: Sequence[Part] = (),
-    kept: Kept | None = None,
+    partitions: Sequence[TablePartition] = (),
+    partition_store: PartitionStore | None = None,
 ) -> pa.Table:
     """The table at the cut, as a delta from nothing: from parts that were read, and scans of what they leave open."""
-    found = [*parts, *(kept.find(table, columns) if kept is not None and not parts else ())]
+    found = [
+        *partitions,
+        *(partition_store.find_partitions(table, columns) if partition_store is not None and not partitions else ()),
+    ]
     pieces, known = [], []
     for part in found:
-        rows = at_cut(store, table, columns, part, cut, consolidate)
+        rows = partition_at_cut(store, table, columns, part, cut, consolidate)
         if rows is not None:
-            pieces.append(weighted(rows, 1))
+            pieces.append(with_weight(rows, 1))
             known.append(part)
-    left = list(gaps(known, edges(store, table)))
-    if left and not store.shows_past(table):
+    left = list(missing_ranges(known, partition_bounds(store, table)))
+    if left and not store.can_scan_at(table):
         raise CutMoved
     done = sum(p.num_rows for p in pieces)
     if done and left and progress is not None:
         progress(f"resuming {table.name}", done, max(done, store.count(table)))
     for start, stop in left:
-        rows, clean = table_at(store, table, columns, cut, memory, progress, start, stop, done)
+        rows, clean = scan_table_at(store, table, columns, cut, memory, progress, start, stop, done)
         rows = rows if clean else consolidate(rows)
-        if kept is not None and len(left) > 1:
-            kept.save(table, Part(start, stop, cut, rows.drop_columns([WEIGHT])))
+        if partition_store is not None and len(left) > 1:
+            partition_store.save(table, TablePartition(start, stop, cut, rows.drop_columns([WEIGHT])))
         pieces.append(rows)
         done += rows.num_rows
     return pa.concat_tables(pieces)
 
 
 def scan_live(
-    store: Store, table: Table, columns: Sequence[str], progress: Progress | None, kept: Kept | None = None
-) -> list[Part]:
+    store: Store,
+    table: Table,
+    columns: Sequence[str],
+    progress: Progress | None,
+    partition_store: PartitionStore | None = None,
+) -> list[TablePartition]:
     """The table as it is found, part by part while writers go on, for a store that cannot show the past."""
-    parts = kept.find(table, columns) if kept is not None else []
+    parts = partition_store.find_partitions(table, columns) if partition_store is not None else []
     expected, done = store.count(table), sum(p.rows.num_rows for p in parts)
-    left = list(gaps(parts, edges(store, table)))
+    left = list(missing_ranges(parts, partition_bounds(store, table)))
     if done and progress is not None:
         progress(f"resuming {table.name}", done, max(done, expected))
     for start, stop in left:
@@ -79,21 +93,21 @@ def scan_live(
             if progress is not None:
                 progress(f"scanning {table.name}", done, max(done, expected))
         rows = pa.Table.from_batches(batches, pa.schema([table.arrow.field(c) for c in columns])).combine_chunks()
-        part = Part(start, stop, position, rows, store.head())
-        parts.append(kept.save(table, part) if kept is not None and len(left) > 1 else part)
+        part = TablePartition(start, stop, position, rows, store.head())
+        parts.append(partition_store.save(table, part) if partition_store is not None and len(left) > 1 else part)
     return parts
 
 
-def table_at(
+def scan_table_at(
     store: Store,
     table: Table,
     columns: Sequence[str],
     cut: int,
-    memory: Memory,
+    memory: MemoryBudget,
     progress: Progress | None,
     start: bytes | None = None,
     stop: bytes | None = None,
-    done: int = 0,
+    rows_done: int = 0,
 ) -> tuple[pa.Table, bool]:
     """The table (or a key range of it) at the cut as a delta from nothing, and whether it has no retractions in it.
 
@@ -103,13 +117,13 @@ def table_at(
     schema = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())])
 
     def scanned() -> Iterator[pa.RecordBatch]:
-        read = done
+        read = rows_done
         for batch in store.scan_at(table, columns, cut, start=start, stop=stop):
             yield batch
             read += batch.num_rows
             if progress is not None:
                 progress(f"scanning {table.name}", read, max(read, expected))
 
-    rows = memory.gathered(scanned(), schema)  # many chunks: each of its users makes what it needs of them
+    rows = memory.collect(scanned(), schema)  # many chunks: each of its users makes what it needs of them
     weights = rows[WEIGHT].to_numpy()
     return rows, bool((weights == 1).all())

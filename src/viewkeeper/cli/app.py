@@ -22,13 +22,13 @@ from typer._click.exceptions import ClickException, NoArgsIsHelpError
 from viewkeeper import __version__
 from viewkeeper.cli import help_format
 from viewkeeper.cli.commands import health, rows, serve, sql, verify, views
-from viewkeeper.cli.options import one_of, without_pandas
+from viewkeeper.cli.options import check_choice, without_pandas
 from viewkeeper.errors import ViewkeeperError
 
 app = typer.Typer(
     help="SQL materialized views over key-value stores, kept fresh incrementally.\n\n"
     "Exit codes: 0 done, 1 an error, 2 a wrong call, 130 interrupted.",
-    epilog=help_format.as_example("Example: vk demo"),
+    epilog=help_format.format_example("Example: vk demo"),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -57,7 +57,7 @@ for command in (
     verify.bench,
     verify.demo,
 ):
-    help_format.add(app, command)
+    help_format.add_command(app, command)
 app.add_typer(serve.token, name="token")
 for group in entry_points(group="viewkeeper.commands"):
     app.add_typer(group.load(), name=group.name)
@@ -69,7 +69,10 @@ def _vk(
     show_version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=lambda wanted: _version(wanted), is_eager=True, help="Print the version and exit."
+            "--version",
+            callback=lambda wanted: _print_version(wanted),
+            is_eager=True,
+            help="Print the version and exit.",
         ),
     ] = False,
     log: Annotated[
@@ -77,12 +80,12 @@ def _vk(
     ] = None,
 ) -> None:
     if log is not None:
-        one_of(context, "log", log, FORMS)
-        write_log(log)
+        check_choice(context, "log", log, LOG_FORMATS)
+        enable_logging(log)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"viewkeeper {__version__}")
         raise typer.Exit
 
@@ -94,13 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = app(args=arguments, prog_name="vk", standalone_mode=False)
     except ViewkeeperError as error:
-        _fail(error_line(error), 1)
+        _fail(format_error(error), 1)
     except NoArgsIsHelpError as error:
         _fail(error.format_message(), 2)
     except ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "vk"
-        message = _line(error.format_message()).rstrip(".")
+        message = _single_line(error.format_message()).rstrip(".")
         if re.match(r"No such option: -(\d|-? )", message):
             message += ", and a value that begins with a minus comes after --"
         _fail(f"{command}: {message}. See {command} --help.", error.exit_code)
@@ -115,12 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def error_line(error: ViewkeeperError) -> str:
+def format_error(error: ViewkeeperError) -> str:
     """An error as the command line and the shell print it."""
-    return f"error[{error.code}]: {_line(error.message)} {_line(error.hint)}".rstrip()
+    return f"error[{error.code}]: {_single_line(error.message)} {_single_line(error.hint)}".rstrip()
 
 
-def _line(text: str) -> str:
+def _single_line(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -139,11 +142,11 @@ def _fail(message: str, code: int) -> NoReturn:
 # A record's own fields (`extra=`) are members beside those four.
 
 
-FORMS = ("text", "json")
-_USUAL = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
+LOG_FORMATS = ("text", "json")
+_STANDARD_FIELDS = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
 
 
-class JsonLines(logging.Formatter):
+class JsonLineFormatter(logging.Formatter):
     """An object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -154,18 +157,20 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: value for name, value in record.__dict__.items() if name not in _USUAL},
+            **{name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS},
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-def write_log(form: str) -> None:
+def enable_logging(log_format: str) -> None:
     """Send what viewkeeper logs to standard error from now on."""
     handler = logging.StreamHandler()
     handler.setFormatter(
-        JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(name)s %(message)s", "%Y-%m-%d %H:%M:%S")
+        JsonLineFormatter()
+        if log_format == "json"
+        else logging.Formatter("%(asctime)s %(name)s %(message)s", "%Y-%m-%d %H:%M:%S")
     )
     log = logging.getLogger("viewkeeper")
     log.handlers, log.propagate = [handler], False

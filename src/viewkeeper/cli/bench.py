@@ -16,9 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 
 import viewkeeper
-from viewkeeper.cli.progress import hushed
-from viewkeeper.verify.benchmark_check import apply, create_views, load
-from viewkeeper.verify.reference_model import Model
+from viewkeeper.cli.progress import quiet_jvm
+from viewkeeper.verify.benchmark_check import apply_changes, create_views, load_tables
+from viewkeeper.verify.reference_model import ReferenceModel
 from viewkeeper.workloads.tpch import QUERIES, views
 from viewkeeper.workloads.tpch.changes import TpchModel
 
@@ -32,8 +32,8 @@ def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int
             tempfile.TemporaryDirectory(prefix="vk-bench-") as place,
             viewkeeper.open(f"lmdb:{place}/db") as db,
         ):
-            load(db, model)
-            with hushed():
+            load_tables(db, model)
+            with quiet_jvm():
                 create_views(db, views(numbers))
             for size in sizes:
                 third = max(1, size // 3)
@@ -41,11 +41,11 @@ def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int
                 for _ in range(repeat):
                     changes = model.orders_batch(third, third, third)
                     model.apply(changes)
-                    apply(db, changes)
+                    apply_changes(db, changes)
                     report = db.refresh("driver")
                     batches.append(report.seconds)
                     changed.append(report.changes)
-                anew = statistics.median(_recomputed(model, numbers) for _ in range(min(repeat, 3)))
+                anew = statistics.median(_recompute_seconds(model, numbers) for _ in range(min(repeat, 3)))
                 batch = statistics.median(batches)
                 rows.append(
                     {
@@ -62,7 +62,7 @@ def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int
     return pa.Table.from_pylist(rows)
 
 
-def _recomputed(model: Model, numbers: Sequence[int]) -> float:
+def _recompute_seconds(model: ReferenceModel, numbers: Sequence[int]) -> float:
     started = time.perf_counter()
     for number in numbers:
         model.rows(QUERIES[number])

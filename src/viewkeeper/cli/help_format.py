@@ -8,15 +8,15 @@ from typing import Any
 
 import typer
 
-_AS_IT_IS = "\b\n"
+_NO_WRAP = "\b\n"
 """Before a paragraph: its lines are not wrapped."""
 
 
-def add(app: typer.Typer, command: Callable[..., Any], name: str | None = None) -> None:
+def add_command(app: typer.Typer, command: Callable[..., Any], name: str | None = None) -> None:
     """Make a function a command. The last paragraph of its docstring is `Example: vk …`."""
     text, _, example = inspect.cleandoc(command.__doc__ or "").rpartition("\n\n")
-    app.command(name, help=text, epilog=as_example(example))(command)
+    app.command(name, help=text, epilog=format_example(example))(command)
 
 
-def as_example(text: str) -> str:
-    return _AS_IT_IS + " ".join(text.split())
+def format_example(text: str) -> str:
+    return _NO_WRAP + " ".join(text.split())

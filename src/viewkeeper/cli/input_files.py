@@ -20,18 +20,25 @@ import pyarrow as pa
 
 from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.model import types
-from viewkeeper.model.delta import plain
+from viewkeeper.model.delta import normalize_chunks
 from viewkeeper.model.names import ROW, backticked, quoted
 from viewkeeper.model.schema import Table
 from viewkeeper.resources.prepared_statements import connect
 
 PIECE_ROWS = 16_384
-KINDS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
-PACKED = ".gz"
+FORMATS_BY_SUFFIX = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+}
+GZIP_SUFFIX = ".gz"
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadRow:
     """A row that is not loaded: where it stands, why, and what it holds."""
 
     file: str
@@ -41,33 +48,33 @@ class Bad:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     file: str
     rows: pa.Table
     """With the column ROW: their numbers in the file, from 1."""
-    bad: tuple[Bad, ...] = field(default=())
+    bad_rows: tuple[BadRow, ...] = field(default=())
     states_types: bool = False
     """Whether the file itself says which type a column has."""
 
 
 @dataclass(frozen=True)
-class Form:
+class FileFormat:
     """How a file is to be read. `kind`: parquet, csv, json (an object a line) or array (of objects)."""
 
     kind: str
     delimiter: str = ","
-    packed: bool = False
+    is_gzip: bool = False
 
 
-def form_of(file: Path, delimiter: str | None = None) -> Form:
+def detect_format(file: Path, delimiter: str | None = None) -> FileFormat:
     """The form that a file's name says, and for JSON its first character; `delimiter` parts the fields of a CSV."""
-    packed = file.suffix.lower() == PACKED
+    packed = file.suffix.lower() == GZIP_SUFFIX
     suffix = Path(file.stem).suffix.lower() if packed else file.suffix.lower()
-    kind = KINDS.get(suffix)
+    kind = FORMATS_BY_SUFFIX.get(suffix)
     if kind is None or (packed and kind == "parquet"):
         raise BadValue(
             f"{file}: files ending in {''.join(file.suffixes[-2:]) if packed else file.suffix!r} are not known.",
-            hint=f"Known: {', '.join(KINDS)}, and those of text with {PACKED} behind them.",
+            hint=f"Known: {', '.join(FORMATS_BY_SUFFIX)}, and those of text with {GZIP_SUFFIX} behind them.",
         )
     if not file.is_file():
         raise BadValue(f"There is no file {file}.", hint="")
@@ -75,43 +82,43 @@ def form_of(file: Path, delimiter: str | None = None) -> Form:
         raise BadValue(
             f"{delimiter!r} cannot part the fields of {file}.", hint="One character, and for CSV files only."
         )
-    if kind == "json" and _first(file, packed) == b"[":
+    if kind == "json" and _first_character(file, packed) == b"[":
         kind = "array"
-    return Form(kind, delimiter or ("\t" if suffix == ".tsv" else ","), packed)
+    return FileFormat(kind, delimiter or ("\t" if suffix == ".tsv" else ","), packed)
 
 
-def open_pieces(
+def read_pieces(
     table: Table, file: Path, progress: Callable[[int], None], delimiter: str | None = None
-) -> Iterator[Piece]:
+) -> Iterator[FilePiece]:
     """The pieces of a file, checked for columns that the table does not have."""
-    form = form_of(file, delimiter)
+    form = detect_format(file, delimiter)
     try:
         yield from _READERS[form.kind](table, file, form, progress)
     except (pa.ArrowException, UnicodeDecodeError, OSError, EOFError) as error:
         raise BadValue(f"{file} cannot be read: {' '.join(str(error).split())[:200]}", hint="") from None
 
 
-def _first(file: Path, packed: bool) -> bytes:
+def _first_character(file: Path, is_gzip: bool) -> bytes:
     """The first character that is no white space."""
     try:
-        with gzip.open(file) if packed else file.open("rb") as source:
+        with gzip.open(file) if is_gzip else file.open("rb") as source:
             return source.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     except OSError as error:
         raise BadValue(f"{file} cannot be read: {error}", hint="") from None
 
 
 @contextmanager
-def _opened(file: Path, form: Form) -> Iterator[tuple[Any, Callable[[], int]]]:
+def _open_text(file: Path, file_format: FileFormat) -> Iterator[tuple[Any, Callable[[], int]]]:
     """The file's text as a stream, and how many of its bytes have been read."""
     with pa.OSFile(str(file)) as source:
-        if not form.packed:
+        if not file_format.is_gzip:
             yield source, source.tell
             return
         with pa.CompressedInputStream(source, "gzip") as text:
             yield text, source.tell
 
 
-def _check(table: Table, file: Path, names: list[str]) -> None:
+def _check_columns(table: Table, file: Path, names: list[str]) -> None:
     if twice := [name for i, name in enumerate(names) if name.lower() in (n.lower() for n in names[:i])]:
         raise BadValue(f"{file} names the column {twice[0]!r} twice.", hint="Name each column once.")
     if unknown := [name for name in names if name.lower() not in table.by_name]:
@@ -124,39 +131,43 @@ def _check(table: Table, file: Path, names: list[str]) -> None:
         raise BadValue(f"{file} has no column {missing[0]}, which is part of the key of {table.name}.", hint="")
 
 
-def _numbered(rows: pa.Table, first: int, skipped: Sequence[int] = ()) -> pa.Table:
+def _number_rows(rows: pa.Table, first: int, skipped_numbers: Sequence[int] = ()) -> pa.Table:
     """The rows with their numbers in the file; `skipped` are the numbers of rows that are not among them."""
     numbers = np.arange(first, first + rows.num_rows, dtype=np.int64)
-    gone = np.sort(np.array(skipped, np.int64))
+    gone = np.sort(np.array(skipped_numbers, np.int64))
     numbers += np.searchsorted(gone - np.arange(len(gone)), numbers, "right")
     return rows.append_column(ROW, pa.array(numbers))
 
 
-def _parquet(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+def _read_parquet(
+    table: Table, file: Path, file_format: FileFormat, progress: Callable[[int], None]
+) -> Iterator[FilePiece]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as source:
-        _check(table, file, source.schema_arrow.names)
+        _check_columns(table, file, source.schema_arrow.names)
         size, rows, done = file.stat().st_size, max(1, source.metadata.num_rows), 0
         for batch in source.iter_batches(batch_size=PIECE_ROWS):
-            yield Piece(str(file), _numbered(pa.Table.from_batches([batch]), done + 1), states_types=True)
+            yield FilePiece(str(file), _number_rows(pa.Table.from_batches([batch]), done + 1), states_types=True)
             progress(size * (done + batch.num_rows) // rows - size * done // rows)
             done += batch.num_rows
 
 
-def _csv(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+def _read_csv(
+    table: Table, file: Path, file_format: FileFormat, progress: Callable[[int], None]
+) -> Iterator[FilePiece]:
     from pyarrow import csv as arrow_csv
 
-    header = _header(file, form)
-    _check(table, file, header)
-    bad: list[Bad] = []
+    header = _read_header(file, file_format)
+    _check_columns(table, file, header)
+    bad: list[BadRow] = []
 
     def malformed(row: Any) -> str:
         reason = f"{row.actual_columns} fields, the header has {row.expected_columns}."
-        bad.append(Bad(str(file), row.number - 1, reason, row.text))
+        bad.append(BadRow(str(file), row.number - 1, reason, row.text))
         return "skip"
 
-    with _opened(file, form) as (source, told):
+    with _open_text(file, file_format) as (source, told):
         stream = arrow_csv.open_csv(
             source,
             # By this name what is no UTF-8 is an error at once, not inside `malformed`, which cannot raise.
@@ -164,7 +175,7 @@ def _csv(table: Table, file: Path, form: Form, progress: Callable[[int], None]) 
                 use_threads=False, block_size=4 << 20, column_names=header, skip_rows=1, encoding="utf-8-sig"
             ),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=form.delimiter, invalid_row_handler=malformed, newlines_in_values=True
+                delimiter=file_format.delimiter, invalid_row_handler=malformed, newlines_in_values=True
             ),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header},
@@ -173,85 +184,89 @@ def _csv(table: Table, file: Path, form: Form, progress: Callable[[int], None]) 
                 quoted_strings_can_be_null=False,
             ),
         )
-        yield from _stream(file, told, stream, bad, progress)
+        yield from _read_stream(file, told, stream, bad, progress)
 
 
-def _header(file: Path, form: Form) -> list[str]:
-    opened: Any = gzip.open if form.packed else open
+def _read_header(file: Path, file_format: FileFormat) -> list[str]:
+    opened: Any = gzip.open if file_format.is_gzip else open
     with opened(file, "rt", encoding="utf-8-sig", newline="") as text:
-        header = next(csv.reader(text, delimiter=form.delimiter), None)
+        header = next(csv.reader(text, delimiter=file_format.delimiter), None)
     if not header:
         raise BadValue(f"{file} is empty.", hint="Its first line must name the columns.")
     return header
 
 
-def _stream(
-    file: Path, told: Callable[[], int], stream: Any, bad: list[Bad], progress: Callable[[int], None]
-) -> Iterator[Piece]:
+def _read_stream(
+    file: Path, bytes_read: Callable[[], int], stream: Any, bad_rows: list[BadRow], progress: Callable[[int], None]
+) -> Iterator[FilePiece]:
     done = read = 0
     for batch in stream:
-        rows = _numbered(pa.Table.from_batches([batch]), done + 1, [b.row for b in bad])
+        rows = _number_rows(pa.Table.from_batches([batch]), done + 1, [b.row for b in bad_rows])
         done += batch.num_rows
         for at in range(0, rows.num_rows, PIECE_ROWS):
-            yield Piece(str(file), rows.slice(at, PIECE_ROWS))
-        progress(told() - read)
-        read = told()
-    yield Piece(str(file), pa.table({ROW: pa.array([], pa.int64())}), tuple(bad))
+            yield FilePiece(str(file), rows.slice(at, PIECE_ROWS))
+        progress(bytes_read() - read)
+        read = bytes_read()
+    yield FilePiece(str(file), pa.table({ROW: pa.array([], pa.int64())}), tuple(bad_rows))
 
 
-def _json(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+def _read_json_lines(
+    table: Table, file: Path, file_format: FileFormat, progress: Callable[[int], None]
+) -> Iterator[FilePiece]:
     from pyarrow import csv as arrow_csv
 
     if not file.stat().st_size:
         return
-    with _opened(file, form) as (source, told), connect(threads=1) as duck:
+    with _open_text(file, file_format) as (source, told), connect(threads=1) as duck:
         stream = arrow_csv.open_csv(
             source,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
             parse_options=arrow_csv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=True),
             convert_options=arrow_csv.ConvertOptions(column_types={"line": pa.string()}, strings_can_be_null=False),
         )
-        for piece in _stream(file, told, stream, [], progress):
+        for piece in _read_stream(file, told, stream, [], progress):
             if piece.rows.num_rows:
-                yield _objects(table, file, duck, piece.rows)
+                yield _parse_objects(table, file, duck, piece.rows)
 
 
-def _array(table: Table, file: Path, form: Form, progress: Callable[[int], None]) -> Iterator[Piece]:
+def _read_json_array(
+    table: Table, file: Path, file_format: FileFormat, progress: Callable[[int], None]
+) -> Iterator[FilePiece]:
     import duckdb
 
     with connect(threads=1) as duck, connect(threads=1) as judge:
-        place = f"'{_text(str(file))}', format = 'array', compression = '{'gzip' if form.packed else 'none'}'"
+        place = f"'{_escape_quotes(str(file))}', format = 'array', compression = '{'gzip' if file_format.is_gzip else 'none'}'"
         done = 0
         try:
             found = duck.sql(f"SELECT json::VARCHAR AS line FROM read_json_objects({place})")
             for batch in found.to_arrow_reader(PIECE_ROWS):
-                lines = _numbered(plain(pa.Table.from_batches([batch])), done + 1)
+                lines = _number_rows(normalize_chunks(pa.Table.from_batches([batch])), done + 1)
                 done += batch.num_rows
-                yield _objects(table, file, judge, lines)
+                yield _parse_objects(table, file, judge, lines)
         except duckdb.Error as error:
             raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
     progress(file.stat().st_size)
 
 
-def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
+def _parse_objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> FilePiece:
     """Lines as text columns; those that are no objects, or have members of the wrong kind, as bad rows."""
     duck.register("lines", lines)
     # Two steps: on what is no JSON, the functions of the second would fail.
     first = "CASE WHEN NOT json_valid(line) THEN 'This is no JSON.' END"
     valid = duck.sql(f"SELECT line, {ROW}, {first} AS why FROM lines").to_arrow_table()
     duck.register("valid", valid)
-    known = ", ".join(f"'{_text(c.name)}'" for c in table.columns)
+    known = ", ".join(f"'{_escape_quotes(c.name)}'" for c in table.columns)
     unknown = f"list_filter(json_keys(line), lambda k: k NOT IN ({known}))"
     reasons = [
         "WHEN json_type(line) <> 'OBJECT' THEN 'This is no JSON object.'",
         f"WHEN len({unknown}) > 0 THEN 'There is no column ' || {unknown}[1] || '.'",
     ]
     for column in table.columns:
-        kinds = {types.STRING: "'VARCHAR'", types.BOOLEAN: "'BOOLEAN'"}.get(column.type, _NUMBERS)
-        member = _member(column.name)
+        kinds = {types.STRING: "'VARCHAR'", types.BOOLEAN: "'BOOLEAN'"}.get(column.type, _NUMBER_TYPES)
+        member = _member_pointer(column.name)
         reasons.append(
             f"WHEN json_type(line, {member}) NOT IN ({kinds}, 'NULL') THEN "
-            f"'{_text(column.name)} is a ' || lower(json_type(line, {member})) || ', not a {column.type}.'"
+            f"'{_escape_quotes(column.name)} is a ' || lower(json_type(line, {member})) || ', not a {column.type}.'"
         )
     judged = duck.sql(
         f"SELECT line, {ROW}, CASE {' '.join(reasons)} END AS why FROM valid WHERE why IS NULL"
@@ -260,37 +275,37 @@ def _objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> Piece:
     refused = duck.sql(
         f"SELECT {ROW}, why, line FROM (FROM valid UNION ALL FROM judged) WHERE why IS NOT NULL ORDER BY 1"
     ).fetchall()
-    columns = ", ".join(f"line ->> {_member(c.name)} AS {quoted(c.name)}" for c in table.columns)
-    good = plain(duck.sql(f"SELECT {columns}, {ROW} FROM judged WHERE why IS NULL").to_arrow_table())
-    return Piece(str(file), good, tuple(Bad(str(file), row, why, line) for row, why, line in refused))
+    columns = ", ".join(f"line ->> {_member_pointer(c.name)} AS {quoted(c.name)}" for c in table.columns)
+    good = normalize_chunks(duck.sql(f"SELECT {columns}, {ROW} FROM judged WHERE why IS NULL").to_arrow_table())
+    return FilePiece(str(file), good, tuple(BadRow(str(file), row, why, line) for row, why, line in refused))
 
 
-_NUMBERS = "'VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT'"
+_NUMBER_TYPES = "'VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT'"
 
 
-def _member(name: str) -> str:
+def _member_pointer(name: str) -> str:
     """A member of an object, as a JSON pointer: whatever its name holds."""
-    return f"'/{_text(name.replace('~', '~0').replace('/', '~1'))}'"
+    return f"'/{_escape_quotes(name.replace('~', '~0').replace('/', '~1'))}'"
 
 
-def _text(value: str) -> str:
+def _escape_quotes(value: str) -> str:
     return value.replace("'", "''")
 
 
-_READERS = {"parquet": _parquet, "csv": _csv, "json": _json, "array": _array}
+_READERS = {"parquet": _read_parquet, "csv": _read_csv, "json": _read_json_lines, "array": _read_json_array}
 
 
 # -- a table for a file ------------------------------------------------------------------------------------------------
 
 
-def inferred(name: str, file: Path, key: tuple[str, ...], delimiter: str | None = None) -> str:
+def infer_create_table(name: str, file: Path, key: tuple[str, ...], delimiter: str | None = None) -> str:
     """A CREATE TABLE statement for what a file holds."""
     import duckdb
 
-    form = form_of(file, delimiter)
+    form = detect_format(file, delimiter)
     reader = {
         "parquet": "read_parquet('{}')",
-        "csv": f"read_csv('{{}}', delim = '{_text(form.delimiter)}', header = true)",
+        "csv": f"read_csv('{{}}', delim = '{_escape_quotes(form.delimiter)}', header = true)",
         "json": "read_json('{}', format = 'newline_delimited', ignore_errors = true)",  # bad lines become bad rows
         "array": "read_json('{}', format = 'array')",
     }[form.kind]
@@ -298,10 +313,10 @@ def inferred(name: str, file: Path, key: tuple[str, ...], delimiter: str | None 
         raise BadValue(f"{file} is empty: it does not say which columns there are.", hint="Create the table first.")
     with connect() as duck:
         try:
-            found = duck.execute(f"DESCRIBE FROM {reader.format(_text(str(file)))}").fetchall()
+            found = duck.execute(f"DESCRIBE FROM {reader.format(_escape_quotes(str(file)))}").fetchall()
         except duckdb.Error as error:
             raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
-    if form.kind == "csv" and len(header := _header(file, form)) == len(found):
+    if form.kind == "csv" and len(header := _read_header(file, form)) == len(found):
         # DuckDB takes white space off names, and tells those apart that differ by case alone.
         found = [(name, *rest) for name, (_, *rest) in zip(header, found, strict=True)]
     columns = [f"{backticked(column)} {_spark_type(file, column, type_)}" for column, type_, *_ in found]
@@ -310,7 +325,7 @@ def inferred(name: str, file: Path, key: tuple[str, ...], delimiter: str | None 
     return f"CREATE TABLE {backticked(name)} ({', '.join(columns)}, PRIMARY KEY ({', '.join(map(backticked, key))}))"
 
 
-_TYPES = {
+_SPARK_TYPES = {
     "BOOLEAN": "BOOLEAN",
     "TINYINT": "TINYINT",
     "SMALLINT": "SMALLINT",
@@ -335,8 +350,8 @@ _TYPES = {
 def _spark_type(file: Path, column: str, type_: str) -> str:
     if type_.startswith("DECIMAL"):
         return type_
-    if type_ not in _TYPES:
+    if type_ not in _SPARK_TYPES:
         raise BadValue(
             f"{file}: column {column} is a {type_}, which a table cannot hold.", hint="Create the table first."
         )
-    return _TYPES[type_]
+    return _SPARK_TYPES[type_]

@@ -24,10 +24,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.cli.input_files import Bad, Piece, open_pieces
+from viewkeeper.cli.input_files import BadRow, FilePiece, read_pieces
 from viewkeeper.errors import BadValue, UnknownName, ViewkeeperError
 from viewkeeper.model import types
-from viewkeeper.model.display import counted
+from viewkeeper.model.display import count_text
 from viewkeeper.model.intake.columns import column_values
 from viewkeeper.model.intake.rows import rows_table
 from viewkeeper.model.names import ROW, backticked
@@ -48,16 +48,16 @@ class LoadReport:
 
 
 @dataclass
-class _Found:
+class _LoadState:
     """Rows that fit and are not written yet, and rows that do not."""
 
-    good: list[pa.Table] = field(default_factory=list)
-    bad: list[Bad] = field(default_factory=list)
+    good_rows: list[pa.Table] = field(default_factory=list)
+    bad_rows: list[BadRow] = field(default_factory=list)
     written: int = 0
 
     @property
-    def waiting(self) -> int:
-        return sum(t.num_rows for t in self.good)
+    def pending_row_count(self) -> int:
+        return sum(t.num_rows for t in self.good_rows)
 
 
 def load(
@@ -66,69 +66,70 @@ def load(
     files: Sequence[Path],
     *,
     rejects: Path | None = None,
-    most: int = 1000,
+    max_rejects: int = 1000,
     chunk: int | None = None,
     delimiter: str | None = None,
     progress: Progress = lambda _: None,
 ) -> LoadReport:
     """Load files into a table. `rejects` None: the first bad row is an error. So is the one after `most`, and that no
     row fits."""
-    found = _Found()
+    found = _LoadState()
     for file in files:
-        for piece in open_pieces(table, file, progress, delimiter):
-            _take(table, piece, found)
-            if found.bad and rejects is None:
-                first = found.bad[0]
+        for piece in read_pieces(table, file, progress, delimiter):
+            _fit_piece(table, piece, found)
+            if found.bad_rows and rejects is None:
+                first = found.bad_rows[0]
                 raise BadValue(
-                    f"{first.file}, row {first.row}: {first.reason}{_written(found)}",
+                    f"{first.file}, row {first.row}: {first.reason}{_written_note(found)}",
                     hint="Correct it, or leave --strict out to put bad rows into a reject file.",
                 )
-            if len(found.bad) > most:
+            if len(found.bad_rows) > max_rejects:
                 raise BadValue(
-                    f"{file}: more than {most} rows do not fit {table.name}; the first: {found.bad[0].reason}"
-                    f"{_written(found)}",
+                    f"{file}: more than {max_rejects} rows do not fit {table.name}; the first: {found.bad_rows[0].reason}"
+                    f"{_written_note(found)}",
                     hint="Check that the file is for this table, or raise --max-rejects.",
                 )
-            if chunk is not None and found.waiting >= chunk:
-                _write(db, table, found)
-    if found.bad and rejects is not None:
-        _save(rejects, found.bad, _written(found))
-        if not found.good and not found.written:
+            if chunk is not None and found.pending_row_count >= chunk:
+                _write_pending(db, table, found)
+    if found.bad_rows and rejects is not None:
+        _write_reject_file(rejects, found.bad_rows, _written_note(found))
+        if not found.good_rows and not found.written:
             raise BadValue(
-                f"Of {counted(len(found.bad), 'row')} none fits {table.name}; the first: {found.bad[0].reason}"
-                f"{_written(found)}",
+                f"Of {count_text(len(found.bad_rows), 'row')} none fits {table.name}; the first: {found.bad_rows[0].reason}"
+                f"{_written_note(found)}",
                 hint=f"They are in {rejects}, each with its reason. Check that the file is for this table.",
             )
-    _write(db, table, found)
-    return LoadReport(table.name, found.written, len(found.bad), str(rejects) if found.bad else None)
+    _write_pending(db, table, found)
+    return LoadReport(table.name, found.written, len(found.bad_rows), str(rejects) if found.bad_rows else None)
 
 
-def _written(found: _Found) -> str:
-    return f" ({found.written} rows before it were written.)" if found.written else " Nothing was written."
+def _written_note(state: _LoadState) -> str:
+    return f" ({state.written} rows before it were written.)" if state.written else " Nothing was written."
 
 
-def _write(db: Any, table: Table, found: _Found) -> None:
-    if found.good:
-        rows = pa.concat_tables(found.good)
+def _write_pending(db: Any, table: Table, state: _LoadState) -> None:
+    if state.good_rows:
+        rows = pa.concat_tables(state.good_rows)
         db.put(table.name, rows)
-        found.written += rows.num_rows
-        found.good = []
+        state.written += rows.num_rows
+        state.good_rows = []
 
 
-def _save(path: Path, bad: Sequence[Bad], written: str) -> None:
+def _write_reject_file(path: Path, bad_rows: Sequence[BadRow], written_note: str) -> None:
     lines = [
-        json.dumps({"file": b.file, "row": b.row, "reason": b.reason, "values": b.values}, default=str) for b in bad
+        json.dumps({"file": b.file, "row": b.row, "reason": b.reason, "values": b.values}, default=str)
+        for b in bad_rows
     ]
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise BadValue(
-            f"{len(bad)} rows do not fit, and the reject file {path} cannot be written: {error.strerror}.{written}",
+            f"{len(bad_rows)} rows do not fit, and the reject file {path} cannot be written: {error.strerror}.{written_note}",
             hint="Say where it can be, with --rejects.",
         ) from None
 
 
-def reject_file(table: Table) -> Path:
+def default_reject_file(table: Table) -> Path:
     """Where bad rows go if nobody says: a new file here, named for the table."""
     name = re.sub(r"[^\w. -]", "_", table.name)
     free = (Path(f"{name}.rejects{'' if n == 1 else f'.{n}'}.jsonl") for n in count(1))
@@ -136,7 +137,7 @@ def reject_file(table: Table) -> Path:
 
 
 @contextmanager
-def made_for(db: Any, name: str, statement: str) -> Iterator[None]:
+def create_for_load(db: Any, name: str, statement: str) -> Iterator[None]:
     """A table that is made for a load, and goes again if the load fails or is interrupted before it wrote anything."""
     db.sql(statement)
     try:
@@ -148,50 +149,50 @@ def made_for(db: Any, name: str, statement: str) -> Iterator[None]:
         raise
 
 
-def _refuse_types(table: Table, piece: Piece, found: _Found) -> None:
+def _refuse_types(table: Table, piece: FilePiece, state: _LoadState) -> None:
     """A column whose type the file states, and which no value of that type fits, is one error and not one a row."""
     none = piece.rows.slice(0, 0).drop_columns([ROW])
     for name in none.column_names:
         column = table.by_name[name.lower()]
         try:
-            column_values(table.name, column, _typed(table, none.select([name])).column(0))
+            column_values(table.name, column, _convert_text(table, none.select([name])).column(0))
         except BadValue:
             raise BadValue(
                 f"{piece.file}: the column {name} has the type {none.schema.field(name).type}, which does not fit"
-                f" {table.name}.{column.name}, a {column.type.sql}.{_written(found)}",
+                f" {table.name}.{column.name}, a {column.type.sql}.{_written_note(state)}",
                 hint=f"Write the file with this column as {column.type.sql}, or take a table of another type.",
             ) from None
 
 
-def _take(table: Table, piece: Piece, found: _Found) -> None:
+def _fit_piece(table: Table, piece: FilePiece, state: _LoadState) -> None:
     if piece.states_types:
-        _refuse_types(table, piece, found)
-    found.bad.extend(piece.bad)
-    for rows, reason in fit(table, piece.rows):
+        _refuse_types(table, piece, state)
+    state.bad_rows.extend(piece.bad_rows)
+    for rows, reason in fit_rows(table, piece.rows):
         if reason is None:
-            found.good.append(rows)
+            state.good_rows.append(rows)
         else:
             number = int(rows[ROW][0].as_py())
             values = {k: v for k, v in rows.drop_columns([ROW]).to_pylist()[0].items() if v is not None}
-            found.bad.append(Bad(piece.file, number, reason, values))
+            state.bad_rows.append(BadRow(piece.file, number, reason, values))
 
 
-def fit(table: Table, rows: pa.Table) -> Iterator[tuple[pa.Table, str | None]]:
+def fit_rows(table: Table, rows: pa.Table) -> Iterator[tuple[pa.Table, str | None]]:
     """Runs of rows in the table's own types, and single rows that do not fit with the reason."""
     if rows.num_rows == 0:
         return
     try:
-        yield rows_table(table, _typed(table, rows.drop_columns([ROW]))), None
+        yield rows_table(table, _convert_text(table, rows.drop_columns([ROW]))), None
     except ViewkeeperError as error:
         if rows.num_rows == 1:
             yield rows, re.sub(r", row 1(?=:)", "", error.message)
             return
         half = rows.num_rows // 2
-        yield from fit(table, rows.slice(0, half))
-        yield from fit(table, rows.slice(half))
+        yield from fit_rows(table, rows.slice(0, half))
+        yield from fit_rows(table, rows.slice(half))
 
 
-def _typed(table: Table, rows: pa.Table) -> pa.Table:
+def _convert_text(table: Table, rows: pa.Table) -> pa.Table:
     """Text columns of numbers, booleans and bytes as such; the intake itself reads decimals, dates and timestamps."""
     columns = []
     for name, values in zip(rows.column_names, rows.columns, strict=True):

@@ -28,13 +28,13 @@ Db = Annotated[
     str,
     typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help=f"{_STORES}, or a server: http://HOST:PORT."),
 ]
-DbItself = Annotated[str, typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help=f"{_STORES}.")]
+LocalDb = Annotated[str, typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help=f"{_STORES}.")]
 """Of commands that work on the database where it is, not through a server."""
 Name = Annotated[str, typer.Argument(help="A table or a view.")]
 ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")]
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A base table.")]
 Lane = Annotated[str, typer.Option(help="Where the work is done: auto, driver or spark.")]
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_SUBMIT_VARIABLE = "PYSPARK_GATEWAY_PORT"
 """Environment variable in which `spark-submit` names its JVM to the program that it runs."""
 Master = Annotated[str | None, typer.Option(metavar="URL", help="A Spark master to run on, such as spark://host:7077.")]
 Conf = Annotated[
@@ -57,19 +57,19 @@ ReportOutput = Annotated[
 Stale = Annotated[bool, typer.Option("--stale", help="Of a suspended view its old rows, which else is an error.")]
 
 FORMATS = ("table", "json", "csv", "arrow")
-REPORTS = FORMATS[:2]
+REPORT_FORMATS = FORMATS[:2]
 """Of commands that give a report, and no rows."""
 LANES = ("auto", "driver", "spark")
 
 
-def one_of(context: typer.Context, option: str, value: str, allowed: tuple[str, ...]) -> str:
+def check_choice(context: typer.Context, option: str, value: str, allowed: tuple[str, ...]) -> str:
     """The value, or a usage error that lists what there is."""
     if value not in allowed:
         raise UsageError(f"There is no {option} {value!r}: {', '.join(allowed)}.", cast(Any, context))
     return value
 
 
-def wrong(context: typer.Context, message: str) -> UsageError:
+def usage_error(context: typer.Context, message: str) -> UsageError:
     """A wrong call, to be raised: one line and exit code 2."""
     return UsageError(message, cast(Any, context))
 
@@ -77,12 +77,12 @@ def wrong(context: typer.Context, message: str) -> UsageError:
 def open_database(url: str, *, create: bool = False, spark: Any = None, memory: str | None = None) -> Any:
     """The database for writing. It must be there already, unless the command may make it."""
     import viewkeeper
-    from viewkeeper.cli.progress import load_told
+    from viewkeeper.cli.progress import show_load_progress
 
     if not create:
         with open_reader(url):
             pass
-    return viewkeeper.open(url, spark=spark, memory=memory, progress=load_told)
+    return viewkeeper.open(url, spark=spark, memory=memory, progress=show_load_progress)
 
 
 @contextmanager
@@ -91,19 +91,19 @@ def open_writer(url: str, *, create: bool = False) -> Iterator[Store]:
     if not create:
         with open_reader(url):
             pass
-    with _open(url, "w") as store:
+    with _opened_store(url, "w") as store:
         yield store
 
 
 @contextmanager
 def open_reader(url: str) -> Iterator[Store]:
     """The database's store for reading."""
-    with _open(url, "r") as store:
+    with _opened_store(url, "r") as store:
         yield store
 
 
 @contextmanager
-def _open(url: str, mode: str) -> Iterator[Store]:
+def _opened_store(url: str, mode: str) -> Iterator[Store]:
     from viewkeeper.store.registry import open_store
 
     store = open_store(url, mode)
@@ -113,7 +113,7 @@ def _open(url: str, mode: str) -> Iterator[Store]:
         store.close()
 
 
-class _NoPandas(MetaPathFinder):
+class _PandasBlocker(MetaPathFinder):
     """Finds that there is no pandas."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> None:
@@ -128,7 +128,7 @@ def without_pandas() -> None:
     """
     import pyarrow
 
-    finder = _NoPandas()
+    finder = _PandasBlocker()
     sys.meta_path.insert(0, finder)
     try:
         pyarrow.array([None])
@@ -136,18 +136,18 @@ def without_pandas() -> None:
         sys.meta_path.remove(finder)
 
 
-def cluster(master: str | None, settings: list[str] | None) -> Any:
+def spark_session(master: str | None, settings: list[str] | None) -> Any:
     """The session that `--master` and `--conf` ask for; None: a local one, started when it is needed.
 
     A command that `spark-submit` runs is a Spark application already: its session is the one.
     """
-    from viewkeeper.cli.progress import tell_of_waiting
+    from viewkeeper.cli.progress import warn_if_no_executors
 
-    if _SUBMITTED in os.environ and master is None and not settings:
+    if _SUBMIT_VARIABLE in os.environ and master is None and not settings:
         from pyspark.sql import SparkSession
 
         spark = SparkSession.builder.appName("viewkeeper").getOrCreate()
-        tell_of_waiting(spark)
+        warn_if_no_executors(spark)
         return spark
     if master is None and not settings:
         return None
@@ -158,5 +158,5 @@ def cluster(master: str | None, settings: list[str] | None) -> Any:
     if bad := [name for name, equals, _ in pairs if not equals or not name]:
         raise BadValue(f"--conf {bad[0]} is no setting.", hint="Write it as --conf name=value.")
     spark = session(master, {name: value for name, _, value in pairs})
-    tell_of_waiting(spark)
+    warn_if_no_executors(spark)
     return spark

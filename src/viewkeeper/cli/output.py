@@ -20,48 +20,51 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from viewkeeper.errors import BadValue
-from viewkeeper.model.display import aligned as aligned
-from viewkeeper.model.display import cell as cell
-from viewkeeper.model.display import counted, csv_field
-from viewkeeper.model.display import value as value
+from viewkeeper.model.display import align_rows as align_rows
+from viewkeeper.model.display import cell_text as cell_text
+from viewkeeper.model.display import count_text, csv_field
+from viewkeeper.model.display import value_text as value_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], form: str) -> None:
+def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], output_format: str) -> None:
     """Rows in one of the formats, in the order given."""
-    _PRINTERS[form](schema, batches)
+    _PRINTERS[output_format](schema, batches)
 
 
-def print_answer(statement: str, table: pa.Table, form: str) -> None:
+def print_answer(statement: str, table: pa.Table, output_format: str) -> None:
     """A statement's answer. SHOW's names and statements and EXPLAIN's plan are printed as they are for people."""
-    if form == "table" and _tells(statement) and table.num_columns == 1:
-        typer.echo("\n".join(cell(v) for v in table.column(0).to_pylist()) or "(none)")
+    if output_format == "table" and _is_text_answer(statement) and table.num_columns == 1:
+        typer.echo("\n".join(cell_text(v) for v in table.column(0).to_pylist()) or "(none)")
     else:
-        print_rows(table.schema, [table], form)
+        print_rows(table.schema, [table], output_format)
 
 
-def _tells(text: str) -> bool:
+def _is_text_answer(text: str) -> bool:
     """Whether a statement asks for words of ours, not for rows."""
-    from viewkeeper.syntax.cursor import Words, statements
+    from viewkeeper.syntax.cursor import TokenCursor, split_statements
 
-    first = next(iter(statements(text)), None)
-    return first is not None and any(Words(text, first).at(word) for word in ("SHOW", "EXPLAIN"))
+    first = next(iter(split_statements(text)), None)
+    return first is not None and any(TokenCursor(text, first).is_at(word) for word in ("SHOW", "EXPLAIN"))
 
 
-def print_report(report: Any, form: str, most: int | None = None) -> None:
+def print_report(report: Any, output_format: str, max_values: int | None = None) -> None:
     """A report: a line for each field and a small table for a list of values, or one JSON object.
 
     Of a list of more than `most` values their number comes first, and then as many of them.
     """
-    if form == "json":
-        typer.echo(json.dumps(asdict(report), default=_json, ensure_ascii=False))
+    if output_format == "json":
+        typer.echo(json.dumps(asdict(report), default=_json_default, ensure_ascii=False))
         return
     for field in fields(report):
         value, count = getattr(report, field.name), ""
-        if most is not None and isinstance(value, (list, tuple)) and len(value) > most:
-            count, value = f" {len(value):,}, of which the first {most:,}" if most else f" {len(value):,}", value[:most]
+        if max_values is not None and isinstance(value, (list, tuple)) and len(value) > max_values:
+            count, value = (
+                f" {len(value):,}, of which the first {max_values:,}" if max_values else f" {len(value):,}",
+                value[:max_values],
+            )
         if isinstance(value, Mapping):
             value = [list(item) for item in value.items()]
         elif isinstance(value, (list, tuple)) and value and isinstance(value[0], str):
@@ -70,32 +73,32 @@ def print_report(report: Any, form: str, most: int | None = None) -> None:
             names = [f.name for f in fields(value[0]) if "in_full" not in f.metadata]
             value = [names, *([getattr(v, name) for name in names] for v in value)]
         if isinstance(value, list) and value:
-            typer.echo("\n".join([f"{field.name}:{count}", *(f"  {line}" for line in aligned(value))]))
+            typer.echo("\n".join([f"{field.name}:{count}", *(f"  {line}" for line in align_rows(value))]))
         else:
-            typer.echo(f"{field.name}: {count.strip() or cell(value) or 'none'}")
+            typer.echo(f"{field.name}: {count.strip() or cell_text(value) or 'none'}")
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, default=_json, ensure_ascii=False)
+    return json.dumps(row, default=_json_default, ensure_ascii=False)
 
 
-def _table(schema: pa.Schema, batches: Iterable[Any]) -> None:
-    rows = list(chain.from_iterable(_tuples(batch) for batch in batches))
-    lines = aligned([schema.names, *([value(v) for v in row] for row in rows)])
-    typer.echo("\n".join([*lines, f"({counted(len(rows), 'row')})"]))
+def _print_table(schema: pa.Schema, batches: Iterable[Any]) -> None:
+    rows = list(chain.from_iterable(_row_tuples(batch) for batch in batches))
+    lines = align_rows([schema.names, *([value_text(v) for v in row] for row in rows)])
+    typer.echo("\n".join([*lines, f"({count_text(len(rows), 'row')})"]))
 
 
-def _objects(schema: pa.Schema, batches: Iterable[Any]) -> None:
+def _print_json(schema: pa.Schema, batches: Iterable[Any]) -> None:
     for batch in batches:
-        lines = [json_line(dict(zip(schema.names, row, strict=True))) for row in _tuples(batch)]
+        lines = [json_line(dict(zip(schema.names, row, strict=True))) for row in _row_tuples(batch)]
         if lines:
             typer.echo("\n".join(lines))
 
 
-def _csv(schema: pa.Schema, batches: Iterable[Any]) -> None:
+def _print_csv(schema: pa.Schema, batches: Iterable[Any]) -> None:
     typer.echo(_csv_text([schema.names]), nl=False)
     for batch in batches:
-        typer.echo(_csv_text(_tuples(batch)), nl=False)
+        typer.echo(_csv_text(_row_tuples(batch)), nl=False)
 
 
 def _csv_text(rows: Iterable[Sequence[Any]]) -> str:
@@ -108,7 +111,7 @@ def _csv_cell(value: Any) -> str:
     return csv_field(value.hex() if isinstance(value, bytes) else str(value))
 
 
-def _arrow(schema: pa.Schema, batches: Iterable[Any]) -> None:
+def _print_arrow(schema: pa.Schema, batches: Iterable[Any]) -> None:
     import pyarrow as pa
 
     if sys.stdout.isatty():
@@ -121,7 +124,7 @@ def _arrow(schema: pa.Schema, batches: Iterable[Any]) -> None:
     sys.stdout.buffer.flush()
 
 
-def _tuples(batch: Any) -> list[tuple[Any, ...]]:
+def _row_tuples(batch: Any) -> list[tuple[Any, ...]]:
     try:
         return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
     except OverflowError as error:
@@ -130,21 +133,21 @@ def _tuples(batch: Any) -> list[tuple[Any, ...]]:
         ) from error
 
 
-def _json(value: Any) -> str:
+def _json_default(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 _PRINTERS: Mapping[str, Callable[[Any, Iterable[Any]], None]] = {
-    "table": _table,
-    "json": _objects,
-    "csv": _csv,
-    "arrow": _arrow,
+    "table": _print_table,
+    "json": _print_json,
+    "csv": _print_csv,
+    "arrow": _print_arrow,
 }
 
 
-def say_suspended(found: Mapping[str, Mapping[str, Any]]) -> None:
+def warn_suspended(suspensions: Mapping[str, Mapping[str, Any]]) -> None:
     """On standard error: which rows that follow are old, since when and why."""
-    for name, about in found.items():
+    for name, about in suspensions.items():
         at = f"batch {about['epoch']} (position {about['position']})"
         typer.echo(
             f"{name} is suspended since {about['since']}: these are its rows of {at}. {about['reason']}", err=True

@@ -18,13 +18,13 @@ from typing import Any
 
 from viewkeeper.errors import ViewkeeperError
 
-_QUIET_SECONDS = 1.0
-_signs: list[Any] = []
+_SPINNER_DELAY = 1.0
+_spinners: list[Any] = []
 """What moves on the screen now."""
 
 
 @contextmanager
-def waiting_for(statement: str) -> Iterator[None]:
+def show_spinner(statement: str) -> Iterator[None]:
     """On a terminal, a moving sign while Spark plans or answers (the first time it has to start, for some seconds), and
     how far the load of a view is."""
     first = [word.upper() for word in statement.split(None, 2)[:2]]
@@ -36,27 +36,27 @@ def waiting_for(statement: str) -> Iterator[None]:
 
     screen = os.fdopen(os.dup(2), "w")  # of its own: descriptor 2 is turned away by `hushed` meanwhile
     sign = Console(file=screen).status("Spark is at work; the first statement starts it")
-    late = threading.Timer(_QUIET_SECONDS, sign.start)  # what is answered without Spark is answered before
+    late = threading.Timer(_SPINNER_DELAY, sign.start)  # what is answered without Spark is answered before
     late.start()
-    _signs.append(sign)
+    _spinners.append(sign)
     try:
         yield
     finally:
-        _signs.remove(sign)
+        _spinners.remove(sign)
         late.cancel()
         late.join()
         sign.stop()
         screen.close()
 
 
-def load_told(what: str, done: int, of: int) -> None:
+def show_load_progress(task: str, done: int, total: int) -> None:
     """How far the load of a view is, on the sign that moves, if there is one."""
-    for sign in _signs:
-        sign.update(f"{what}: {done:,} of {of:,}")
+    for sign in _spinners:
+        sign.update(f"{task}: {done:,} of {total:,}")
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
+def quiet_jvm() -> Iterator[None]:
     """A JVM started in here is not heard."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as log:
@@ -82,23 +82,23 @@ def hushed() -> Iterator[None]:
 # wait without end.
 
 
-_EXECUTOR_WAIT_SECONDS = 30.0
+_MAX_WAIT_SECONDS = 30.0
 """Seconds in which jobs may wait for a first executor."""
 
 
-def tell_of_waiting(spark: Any, patience: float = _EXECUTOR_WAIT_SECONDS, pause: float = 1.0) -> None:
+def warn_if_no_executors(spark: Any, max_wait: float = _MAX_WAIT_SECONDS, pause: float = 1.0) -> None:
     """From now on, in the background: one line if jobs have waited so long and no executor has ever come."""
     if spark.sparkContext.master.startswith("local"):
         return
     screen = os.dup(2)  # of its own: descriptor 2 is turned away by `hushed` meanwhile
-    threading.Thread(target=_watch, args=(spark.sparkContext, screen, patience, pause), daemon=True).start()
+    threading.Thread(target=_watch_executors, args=(spark.sparkContext, screen, max_wait, pause), daemon=True).start()
 
 
-def _watch(context: Any, screen: int, patience: float, pause: float) -> None:
+def _watch_executors(context: Any, screen: int, max_wait: float, pause: float) -> None:
     waited = 0.0
     try:
-        while _executors(context) == 0:
-            if waited >= patience:
+        while _executor_count(context) == 0:
+            if waited >= max_wait:
                 line = (
                     f"vk: no executor has come from {context.master} in {waited:.0f} seconds: do its workers run, and "
                     "have they the memory and cores that an executor asks for (spark.executor.memory, 1g; "
@@ -115,5 +115,5 @@ def _watch(context: Any, screen: int, patience: float, pause: float) -> None:
         os.close(screen)
 
 
-def _executors(context: Any) -> int:
+def _executor_count(context: Any) -> int:
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from viewkeeper.client.client import Client
 
-TOKEN = "VIEWKEEPER_TOKEN"
+TOKEN_VARIABLE = "VIEWKEEPER_TOKEN"
 
 
 def is_remote(url: str) -> bool:
@@ -21,65 +21,65 @@ def is_remote(url: str) -> bool:
 
 
 @contextmanager
-def connected(url: str) -> Iterator[Client]:
+def open_client(url: str) -> Iterator[Client]:
     from viewkeeper.client.client import connect
 
-    with connect(url, token=os.environ.get(TOKEN) or None) as client:
+    with connect(url, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         yield client
 
 
-def get(url: str, name: str, words: Sequence[str], output: str, stale: bool) -> bool:
+def get(url: str, name: str, key_texts: Sequence[str], output: str, stale: bool) -> bool:
     """Print the row with a key; False if there is none."""
     import pyarrow as pa
 
     from viewkeeper.cli.output import print_rows
-    from viewkeeper.model.intake.text import key_values
+    from viewkeeper.model.intake.text import parse_key
     from viewkeeper.read.freshness import ANY, STALE
 
-    with connected(url) as client:
+    with open_client(url) as client:
         table = client.shape(name)
-        row = client.get(name, key_values(table, words), STALE if stale else ANY)
-        _say_if_suspended(client, name, stale)
+        row = client.get(name, parse_key(table, key_texts), STALE if stale else ANY)
+        _warn_if_suspended(client, name, stale)
     if row is not None:
-        print_rows(table.outside, [pa.Table.from_pylist([row], table.outside)], output)
+        print_rows(table.external_schema, [pa.Table.from_pylist([row], table.external_schema)], output)
     return row is not None
 
 
-def scan(url: str, name: str, words: Sequence[str], limit: int | None, output: str, stale: bool) -> None:
+def scan(url: str, name: str, key_texts: Sequence[str], limit: int | None, output: str, stale: bool) -> None:
     from viewkeeper.cli.output import print_rows
-    from viewkeeper.model.intake.text import key_values
+    from viewkeeper.model.intake.text import parse_key
     from viewkeeper.read.freshness import ANY, STALE
 
-    with connected(url) as client:
+    with open_client(url) as client:
         table = client.shape(name)
         if not table.has_rows:
-            print_rows(table.outside, [client.read(name).slice(0, limit)], output)
+            print_rows(table.external_schema, [client.read(name).slice(0, limit)], output)
             return
-        prefix = key_values(table, words, whole=False) or None
-        _say_if_suspended(client, name, stale)
-        print_rows(table.outside, client.pages(name, prefix, limit, STALE if stale else ANY), output)
+        prefix = parse_key(table, key_texts, complete=False) or None
+        _warn_if_suspended(client, name, stale)
+        print_rows(table.external_schema, client.pages(name, prefix, limit, STALE if stale else ANY), output)
 
 
-def _say_if_suspended(client: Client, name: str, stale: bool) -> None:
-    from viewkeeper.cli.output import say_suspended
+def _warn_if_suspended(client: Client, name: str, stale: bool) -> None:
+    from viewkeeper.cli.output import warn_suspended
 
     if stale and (found := client.suspension(name)) is not None:
-        say_suspended({name: found})
+        warn_suspended({name: found})
 
 
 def put(url: str, name: str, rows: list[dict[str, Any]]) -> None:
-    from viewkeeper.model.intake.json import typed_objects
+    from viewkeeper.model.intake.json import convert_objects
 
-    with connected(url) as client:
-        typer.echo(str(client.put(name, typed_objects(client.shape(name), rows))))
+    with open_client(url) as client:
+        typer.echo(str(client.put(name, convert_objects(client.shape(name), rows))))
 
 
-def delete(url: str, name: str, words: Sequence[str]) -> bool:
+def delete(url: str, name: str, key_texts: Sequence[str]) -> bool:
     """Delete the row with a key; False if there is none."""
-    from viewkeeper.model.intake.text import key_values
+    from viewkeeper.model.intake.text import parse_key
 
-    with connected(url) as client:
-        key = key_values(client.shape(name), words)
+    with open_client(url) as client:
+        key = parse_key(client.shape(name), key_texts)
         if client.get(name, key) is None:
             return False
         typer.echo(str(client.delete(name, key)))
@@ -90,7 +90,7 @@ def sql(url: str, text: str | None, output: str, engine: str, stale: bool) -> No
     """Run statements; without any, a shell for them."""
     from viewkeeper.cli.commands.sql import run_script
 
-    with connected(url) as client:
+    with open_client(url) as client:
         if text is None:
             from viewkeeper.cli.shell import shell
 
@@ -102,11 +102,11 @@ def sql(url: str, text: str | None, output: str, engine: str, stale: bool) -> No
 
 def status(url: str, output: str, watch: bool, views: str | None, limit: int) -> None:
     from viewkeeper.cli.output import print_report
-    from viewkeeper.read.status import called
+    from viewkeeper.read.status import filter_views
 
-    with connected(url) as client:
+    with open_client(url) as client:
         while True:
-            now = called(client.status(), views)
+            now = filter_views(client.status(), views)
             if watch and output == "table":
                 typer.echo("\x1b[2J\x1b[H", nl=False)
             print_report(now, output, limit)

@@ -18,100 +18,100 @@ from typing import Any
 import typer
 
 from viewkeeper.cli.output import json_line
-from viewkeeper.cli.output import value as shown
-from viewkeeper.model.display import counted
+from viewkeeper.cli.output import value_text as shown
+from viewkeeper.model.display import count_text
 from viewkeeper.read import suspension
 
-_SWITCH_SECONDS = 0.0005
+_GIL_SWITCH_INTERVAL = 0.0005
 """How long a thread may keep Python's lock while others want it: a batch must not hold up what is pushed meanwhile."""
 
 
-class Over:
+class StopFlag:
     """Whether it is: for a signal's handler, which runs in the thread that waits. There an Event would wait for itself,
     where the signal comes while that thread has the event's lock."""
 
     def __init__(self) -> None:
-        self._is, self._told = False, SimpleQueue[None]()
+        self._is_set, self._wakeups = False, SimpleQueue[None]()
 
     def set(self) -> None:
-        self._is = True
-        self._told.put(None)
+        self._is_set = True
+        self._wakeups.put(None)
 
     def is_set(self) -> bool:
-        return self._is
+        return self._is_set
 
     def wait(self, seconds: float) -> bool:
         """Whether it is after so many seconds, or sooner."""
-        if not self._is:
+        if not self._is_set:
             with suppress(Empty):
-                self._told.get(timeout=seconds)
-        return self._is
+                self._wakeups.get(timeout=seconds)
+        return self._is_set
 
 
-def run(database: Any, form: str, seconds: float | None, **options: Any) -> None:
+def run(database: Any, output_format: str, seconds: float | None, **options: Any) -> None:
     """Maintain until the time is over or somebody stops it."""
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    over = Over()
+    sys.setswitchinterval(_GIL_SWITCH_INTERVAL)
+    over = StopFlag()
 
     def told(report: Any) -> None:
-        if form == "json":
-            _say(json.dumps(asdict(report)))
+        if output_format == "json":
+            _print_line(json.dumps(asdict(report)))
             return
         for why in report.suspended.values():
-            _say(f"suspended  {why}")
+            _print_line(f"suspended  {why}")
         if report.changes:
             views = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
-            _say(
-                f"batch {report.epoch}  {counted(report.changes, 'change')}  {1000 * report.seconds:.0f} ms"
+            _print_line(
+                f"batch {report.epoch}  {count_text(report.changes, 'change')}  {1000 * report.seconds:.0f} ms"
                 f"  {report.lane}  rows changed: {views or 'none'}"
             )
 
     def audited(report: Any) -> None:
-        if form == "json":
-            _say(json_line(report.to_json()))
+        if output_format == "json":
+            _print_line(json_line(report.to_json()))
         else:
             wrong = ", ".join(f"{v.view} {v.differences}" for v in report.views if v.differences)
-            _say(f"audit of batch {report.epoch}  {report.seconds:.1f} s  keys that differ: {wrong or 'none'}")
+            _print_line(f"audit of batch {report.epoch}  {report.seconds:.1f} s  keys that differ: {wrong or 'none'}")
 
-    with _stopping(over), database.maintain(on_batch=told, on_audit=audited, **options) as maintenance:
-        if form == "table":
-            views = counted(len(database._catalog().named_views), "view")
-            _say(f"keeping {views} of {database._store.url} fresh; Ctrl-C stops")
+    with _stop_on_signals(over), database.maintain(on_batch=told, on_audit=audited, **options) as maintenance:
+        if output_format == "table":
+            views = count_text(len(database._catalog().user_views), "view")
+            _print_line(f"keeping {views} of {database._store.url} fresh; Ctrl-C stops")
         left = seconds
         while maintenance.running and (left is None or left > 0) and not over.wait(min(0.2, left or 0.2)):
             left = None if left is None else left - 0.2
 
 
-def watch(deltas: Iterable[Any], most: int | None, form: str) -> None:
+def watch(deltas: Iterable[Any], max_rows: int | None, output_format: str) -> None:
     """Print deltas row by row."""
     printed = 0
     for delta in deltas:
         first = delta.kind == "rows"
         if delta.kind in ("suspended", "reset"):
-            _say(_turn(delta, form))
+            _print_line(_format_transition(delta, output_format))
         for change in delta.changes():
             kind = "row" if first else change.kind
-            if form == "json":
+            if output_format == "json":
                 line = {"kind": kind, "before": change.before, "after": change.after, "token": str(delta.token)}
-                _say(json_line(line))
+                _print_line(json_line(line))
             else:
-                _say(_line(kind, change.before, change.after))
+                _print_line(_format_change(kind, change.before, change.after))
             printed += not first
-        if most is not None and printed >= most:
+        if max_rows is not None and printed >= max_rows:
             return
 
 
-def _turn(delta: Any, form: str) -> str:
+def _format_transition(delta: Any, output_format: str) -> str:
     """A line for a view that was suspended, or made anew."""
-    about = {} if delta.suspended is None else suspension.told(delta.suspended)
-    if form == "json":
+    about = {} if delta.suspended is None else suspension.suspension_summary(delta.suspended)
+    if output_format == "json":
         return json_line({"kind": delta.kind, **about, "token": str(delta.token)})
     if delta.suspended is None:
         return "! made anew: the rows that follow replace all before them"
     return f"! suspended since {about['since']}, at batch {about['epoch']}: {about['reason']}"
 
 
-def _line(kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+def _format_change(kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
     sign = {"row": " ", "insert": "+", "update": "~", "delete": "-"}[kind]
     row = after if after is not None else before or {}
     parts = []
@@ -121,36 +121,36 @@ def _line(kind: str, before: dict[str, Any] | None, after: dict[str, Any] | None
     return f"{sign} {'  '.join(parts)}"
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     typer.echo(line)
     sys.stdout.flush()
 
 
 @contextmanager
-def saying(place: str, maintains: bool) -> Iterator[Callable[[str, Callable[[], None]], None]]:
+def announce_when_ready(url: str, maintains: bool) -> Iterator[Callable[[str, Callable[[], None]], None]]:
     """For `vk serve`: what to call when the server is ready. Signals that end it do so in order, and once."""
-    over = Over()
+    over = StopFlag()
 
     def ready(address: str, stop: Callable[[], None]) -> None:
         if over.is_set():  # while it began
             stop()
             return
-        _say(f"serving {place}{', and keeping its views fresh' if maintains else ''}, at {address}; Ctrl-C stops")
+        _print_line(f"serving {url}{', and keeping its views fresh' if maintains else ''}, at {address}; Ctrl-C stops")
 
-    with _stopping(over):
+    with _stop_on_signals(over):
         yield ready
 
 
 @contextmanager
-def _stopping(over: Over) -> Iterator[None]:
+def _stop_on_signals(stop_flag: StopFlag) -> Iterator[None]:
     """By Ctrl-C and SIGTERM it is over; the main thread then leaves in order, and the program ends. Who repeats them
     does not end it in the middle of that: they are not heard any more."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {s: signal.signal(s, lambda *_: over.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, lambda *_: stop_flag.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if over.is_set() else handler)
+            signal.signal(number, signal.SIG_IGN if stop_flag.is_set() else handler)

@@ -26,50 +26,52 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from viewkeeper import __version__
 from viewkeeper.cli.output import print_answer
-from viewkeeper.cli.progress import hushed, waiting_for
+from viewkeeper.cli.progress import quiet_jvm, show_spinner
 from viewkeeper.errors import BadStatement, ViewkeeperError
 
-_WORDS = """
+_SQL_WORDS = """
     SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT JOIN LEFT ON AS AND OR NOT NULL CREATE TABLE MATERIALIZED VIEW KEY
     PRIMARY DROP INSERT UPSERT INTO VALUES UPDATE SET DELETE SHOW TABLES VIEWS DESCRIBE EXPLAIN BIGINT INT STRING
     DECIMAL DATE TIMESTAMP BOOLEAN DOUBLE
 """
 
 
-_ALSO = {r"\?": r"\h", r"\quit": r"\q", "help": r"\h", "exit": r"\q", "quit": r"\q"}
+_COMMAND_ALIASES = {r"\?": r"\h", r"\quit": r"\q", "help": r"\h", "exit": r"\q", "quit": r"\q"}
 """What people type who know other shells."""
-_LOOK_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
 
 
-class Names(Completer):
+class NameCompleter(Completer):
     """Completes tables, views, their columns and SQL's words."""
 
     def __init__(self, db: Any) -> None:
         self.db = db
-        self._known: set[str] = set()
-        self._looked = float("-inf")
+        self._cached_names: set[str] = set()
+        self._refreshed_at = float("-inf")
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         word = document.get_word_before_cursor(pattern=re.compile(r"[\w`]+"))
         if not word:
             return
-        for name in [*sorted(self._names()), *_WORDS.split()]:
+        for name in [*sorted(self._completion_names()), *_SQL_WORDS.split()]:
             if name.lower().startswith(word.lower()) and name != word:
                 yield Completion(name, start_position=-len(word))
 
-    def _names(self) -> set[str]:
+    def _completion_names(self) -> set[str]:
         """Looked up now and then: the database may be behind a server, and that may be gone for a moment."""
-        if time.monotonic() - self._looked > _LOOK_SECONDS:
+        if time.monotonic() - self._refreshed_at > _REFRESH_SECONDS:
             with suppress(ViewkeeperError):
                 tables = [*self.db.tables(), *self.db.views()]
-                self._known = {t.name for t in tables} | {name for t in tables for name in t.schema.names}
-            self._looked = time.monotonic()
-        return self._known
+                self._cached_names = {t.name for t in tables} | {name for t in tables for name in t.schema.names}
+            self._refreshed_at = time.monotonic()
+        return self._cached_names
 
 
-def shell(db: Any, form: str, url: str) -> None:
+def shell(db: Any, output_format: str, url: str) -> None:
     """Read and run statements until the end of the input. `db`: an open database, or a client of a server."""
-    session: PromptSession[str] = PromptSession(history=_history(), completer=Names(db), complete_while_typing=False)
+    session: PromptSession[str] = PromptSession(
+        history=_history(), completer=NameCompleter(db), complete_while_typing=False
+    )
     typer.echo(f"viewkeeper {__version__} on {url}; \\h for help, \\q to leave")
     waiting = ""
     while True:
@@ -81,21 +83,21 @@ def shell(db: Any, form: str, url: str) -> None:
         except EOFError:
             return
         word = line.strip().rstrip(";").lower()
-        if not waiting and (line.strip().startswith("\\") or word in _ALSO):
-            command = _ALSO.get(word, line.strip())
+        if not waiting and (line.strip().startswith("\\") or word in _COMMAND_ALIASES):
+            command = _COMMAND_ALIASES.get(word, line.strip())
             if command == r"\q":
                 return
-            _guarded(_command, db, command, form)
+            _run_guarded(_run_command, db, command, output_format)
             continue
         waiting += line + "\n"
-        found = complete(waiting)
+        found = complete_statements(waiting)
         if found is not None or not waiting.strip():
             waiting = ""
         for statement in found or ():
-            _guarded(_statement, db, statement, form)
+            _run_guarded(_run_statement, db, statement, output_format)
 
 
-def complete(text: str) -> list[str] | None:
+def complete_statements(text: str) -> list[str] | None:
     """The statements of a text that ends with a semicolon; None: more is to come."""
     from viewkeeper.syntax.statements import split
 
@@ -107,35 +109,35 @@ def complete(text: str) -> list[str] | None:
         return None
 
 
-def _guarded(act: Any, db: Any, text: str, form: str) -> None:
-    from viewkeeper.cli.app import error_line
+def _run_guarded(action: Any, db: Any, text: str, output_format: str) -> None:
+    from viewkeeper.cli.app import format_error
 
     try:
-        act(db, text, form)
+        action(db, text, output_format)
     except ViewkeeperError as error:
-        typer.echo(error_line(error), err=True)
+        typer.echo(format_error(error), err=True)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
     except Exception as error:  # unforeseen: what else was typed here should not be lost with it
         typer.echo(f"error: {type(error).__name__}: {error}", err=True)
 
 
-def _statement(db: Any, text: str, form: str) -> None:
-    with waiting_for(text), hushed():
+def _run_statement(db: Any, text: str, output_format: str) -> None:
+    with show_spinner(text), quiet_jvm():
         answer = db.sql(text)
     if answer.has_rows:
-        print_answer(text, answer.to_arrow(), form)
+        print_answer(text, answer.to_arrow(), output_format)
     else:
         typer.echo(answer.done or "done")
 
 
-def _command(db: Any, text: str, form: str) -> None:
+def _run_command(db: Any, text: str, output_format: str) -> None:
     word, _, name = text.partition(" ")
     if word == r"\h":
         typer.echo((__doc__ or "").split("\n\n")[1])
     elif word == r"\d" and name:
         described = f"DESCRIBE {name.strip().rstrip(';')}"
-        print_answer(described, db.sql(described).to_arrow(), form)
+        print_answer(described, db.sql(described).to_arrow(), output_format)
     elif word == r"\d":
         for what in ("TABLES", "VIEWS"):
             names = db.sql(f"SHOW {what}").column(0).to_pylist()

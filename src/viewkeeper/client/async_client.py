@@ -12,16 +12,16 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.client import protocol
-from viewkeeper.client.change_stream import Ended, Frames, Patience
-from viewkeeper.client.client import CONNECT, RETRIES, TIMEOUT, T
-from viewkeeper.client.http import trusted
+from viewkeeper.client.change_stream import ChangeStreamDecoder, StreamEnded, SubscriptionTimer
+from viewkeeper.client.client import CONNECT_SECONDS, RETRY_SECONDS, TIMEOUT, T
+from viewkeeper.client.http import tls_context
 from viewkeeper.client.protocol import Call
 from viewkeeper.errors import BadValue, MissingDependency, UnknownName, Unreachable
 from viewkeeper.explain.result import Plan
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import freshness
-from viewkeeper.read.freshness import ANY, STALE, After, Level
+from viewkeeper.read.freshness import ANY, STALE, AfterTokens, Level
 from viewkeeper.read.rows import python_rows
 from viewkeeper.read.subscribe import Delta
 from viewkeeper.sql.result import Result
@@ -30,18 +30,18 @@ from viewkeeper.sql.result import Result
 class AsyncClient:
     """A server's database for asyncio. Use it with `async with`, or call `close`."""
 
-    def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
-        self._httpx = _httpx_module()
+    def __init__(self, url: str, *, token: str | None = None, retry: float = RETRY_SECONDS, verify: Any = True) -> None:
+        self._httpx = _import_httpx()
         self.url = protocol.address_of(url)
         self._http = self._httpx.AsyncClient(
             base_url=self.url,
             headers={} if token is None else {"authorization": f"Bearer {token}"},
             trust_env=False,
             timeout=TIMEOUT,
-            verify=trusted(verify) if self.url.startswith("https:") else False,
+            verify=tls_context(verify) if self.url.startswith("https:") else False,
         )
         self._retry = retry
-        self._shapes: dict[str, Table] = {}
+        self._table_shapes: dict[str, Table] = {}
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -72,11 +72,11 @@ class AsyncClient:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     async def get(
-        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = freshness.TIMEOUT
+        self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, Any] | None:
         """The row of a table or view with this key, None if there is none."""
-        call = await self._made(name, lambda shape: protocol.get_call(shape, key, level, after, timeout))
-        status, _, body = await self._ask(call)
+        call = await self._build_call(name, lambda shape: protocol.get_call(shape, key, level, after, timeout))
+        status, _, body = await self._send(call)
         return protocol.row_of(status, body)
 
     async def scan(
@@ -91,7 +91,7 @@ class AsyncClient:
         where: str | Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         order_by: Sequence[str] | str | None = None,
-        after: After = None,
+        after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> AsyncIterator[dict[str, Any]]:
         """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
@@ -99,12 +99,12 @@ class AsyncClient:
         `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
         """
         ranges = {"prefix": prefix, "start": start, "stop": stop}
-        chosen = await self._made(
-            name, lambda shape: protocol.selecting(shape, where, columns, order_by, limit, **ranges)
+        chosen = await self._build_call(
+            name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit, **ranges)
         )
         table = await self.table(name)
         async for page in self._pages(
-            table, ranges, limit, protocol.level_pairs(level, after, timeout), timeout, chosen
+            table, ranges, limit, protocol.level_parameters(level, after, timeout), timeout, chosen
         ):
             for row in python_rows(table, page):
                 yield row
@@ -118,19 +118,21 @@ class AsyncClient:
         columns: Sequence[str] | None = None,
         order_by: Sequence[str] | str | None = None,
         limit: int | None = None,
-        after: After = None,
+        after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
         for, as in `scan`."""
-        chosen = await self._made(name, lambda shape: protocol.selecting(shape, where, columns, order_by, limit))
+        chosen = await self._build_call(
+            name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit)
+        )
         table = await self.table(name)
         if not table.is_stored and not chosen and limit is None:
-            return protocol.arrow_of((await self._checked(protocol.read_call(table, level is STALE)))[1]).cast(
-                table.outside
+            return protocol.arrow_of((await self._send_checked(protocol.read_call(table, level is STALE)))[1]).cast(
+                table.external_schema
             )
-        pairs = protocol.level_pairs(level, after, timeout)
-        return protocol.together(
+        pairs = protocol.level_parameters(level, after, timeout)
+        return protocol.concat_pages(
             table, columns, [page async for page in self._pages(table, {}, limit, pairs, timeout, chosen)]
         )
 
@@ -138,8 +140,10 @@ class AsyncClient:
         """Run a statement, and give its rows or what it did; several, one after the other: see `Result.each`."""
         results = []
         for step in protocol.sql_steps(text, parameters):
-            with step.naming_errors():
-                results.append(protocol.answer_of(*await self._checked(protocol.sql_call(step.text, engine, stale))))
+            with step.locate_errors():
+                results.append(
+                    protocol.result_of(*await self._send_checked(protocol.sql_call(step.text, engine, stale)))
+                )
         return Result.of(results)
 
     async def subscribe(
@@ -157,17 +161,17 @@ class AsyncClient:
         that is suspended already gives its old rows; else that is an error (VK605).
         """
         table = await self.table(name)
-        patience, deltas = Patience(table, timeout, progress), self._deltas(table, since, stale)
+        patience, deltas = SubscriptionTimer(table, timeout, progress), self._deltas_with_retry(table, since, stale)
         coming: asyncio.Future[Delta] | None = None
         try:
-            while not patience.over:
+            while not patience.has_expired:
                 coming = coming or asyncio.ensure_future(anext(deltas))
-                await asyncio.wait({coming}, timeout=patience.left())
+                await asyncio.wait({coming}, timeout=patience.remaining_seconds())
                 if coming.done():
                     found, coming = coming.result(), None
-                    if patience.hear(found):
+                    if patience.record(found):
                         yield found
-                elif (mark := patience.passed()) is not None:
+                elif (mark := patience.due_mark()) is not None:
                     yield mark
         finally:
             if coming is not None:
@@ -175,14 +179,16 @@ class AsyncClient:
                 await asyncio.wait({coming})
             await deltas.aclose()
 
-    async def _deltas(self, table: Table, since: Token | str | None, stale: bool) -> AsyncGenerator[Delta, None]:
+    async def _deltas_with_retry(
+        self, table: Table, since: Token | str | None, stale: bool
+    ) -> AsyncGenerator[Delta, None]:
         lost: float | None = None
         while True:
             try:
-                async for delta in self._follow(table, since, stale):
+                async for delta in self._connection_deltas(table, since, stale):
                     since, lost = None if delta.kind == "reset" else delta.token, None  # the rows follow a reset
                     yield delta
-            except Ended as ended:
+            except StreamEnded as ended:
                 since, lost = ended.resume, None
             except Unreachable:
                 lost = lost or time.monotonic()
@@ -194,71 +200,80 @@ class AsyncClient:
 
     async def status(self) -> Any:
         """Views, batch, lag in changes and seconds, rates, and bytes of state."""
-        return protocol.status_of((await self._checked(Call("GET", "/v1/status")))[1])
+        return protocol.status_of((await self._send_checked(Call("GET", "/v1/status")))[1])
 
     async def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token."""
-        return protocol.position_of((await self._checked(protocol.token_call(name)))[1])
+        return protocol.position_of((await self._send_checked(protocol.token_call(name)))[1])
 
     async def table(self, name: str) -> Table:
         """Columns and key of a table or view."""
-        known = self._shapes.get(name)
+        known = self._table_shapes.get(name)
         if known is None:
-            known = self._shapes[name] = protocol.description((await self._checked(protocol.shape_call(name)))[1]).table
+            known = self._table_shapes[name] = protocol.parse_description(
+                (await self._send_checked(protocol.shape_call(name)))[1]
+            ).table
         return known
 
     async def tables(self) -> list[Table]:
         """All base tables, by name."""
         return [
-            one.table for one in protocol.described("table", (await self._checked(protocol.shapes_call("tables")))[1])
+            one.table
+            for one in protocol.parse_descriptions(
+                "table", (await self._send_checked(protocol.shapes_call("tables")))[1]
+            )
         ]
 
     async def views(self) -> list[Table]:
         """All materialized views, by name."""
         return [
-            one.table for one in protocol.described("view", (await self._checked(protocol.shapes_call("views")))[1])
+            one.table
+            for one in protocol.parse_descriptions("view", (await self._send_checked(protocol.shapes_call("views")))[1])
         ]
 
     async def indexes(self) -> list[Table]:
         """All indexes, by name."""
         return [
-            one.table for one in protocol.described("index", (await self._checked(protocol.shapes_call("views")))[1])
+            one.table
+            for one in protocol.parse_descriptions(
+                "index", (await self._send_checked(protocol.shapes_call("views")))[1]
+            )
         ]
 
     async def explain(self, view: str) -> Plan:
         """The maintenance plan of a view as text, which a notebook shows as a picture."""
-        return protocol.plan_of((await self._checked(protocol.plan_call(view)))[1])
+        return protocol.plan_of((await self._send_checked(protocol.plan_call(view)))[1])
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _write(self, name: str, make: Any) -> Token:
-        _, body = await self._checked(await self._made(name, make))
+    async def _write(self, name: str, build_call: Any) -> Token:
+        _, body = await self._send_checked(await self._build_call(name, build_call))
         return protocol.token_of(body)
 
-    async def _made(self, name: str, make: Callable[[Table], T]) -> T:
+    async def _build_call(self, name: str, build_call: Callable[[Table], T]) -> T:
         try:
-            return make(await self.table(name))
+            return build_call(await self.table(name))
         except (BadValue, UnknownName):
-            if self._shapes.pop(name, None) is None:
+            if self._table_shapes.pop(name, None) is None:
                 raise
-            return make(await self.table(name))
+            return build_call(await self.table(name))
 
     async def _pages(
         self,
         table: Table,
         ranges: Mapping[str, Any],
         limit: int | None,
-        pairs: list[tuple[str, str]],
+        level_parameters: list[tuple[str, str]],
         timeout: float,
-        chosen: list[tuple[str, str]],
+        selection: list[tuple[str, str]],
     ) -> AsyncIterator[pa.Table]:
         cursor, left = None, limit
         while left is None or left > 0:
-            most = protocol.PAGE if left is None else min(left, protocol.PAGE)
-            status, headers, body = await self._ask(
-                protocol.page_call(table, ranges, most, cursor, pairs, timeout, chosen)
+            most = protocol.PAGE_ROWS if left is None else min(left, protocol.PAGE_ROWS)
+            status, headers, body = await self._send(
+                protocol.page_call(table, ranges, most, cursor, level_parameters, timeout, selection)
             )
-            protocol.check(status, body)
+            protocol.raise_problem(status, body)
             page = protocol.arrow_of(body)
             left = None if left is None else left - page.num_rows
             yield page
@@ -266,16 +281,16 @@ class AsyncClient:
             if cursor is None:
                 return
 
-    async def _follow(self, table: Table, since: Token | str | None, stale: bool) -> AsyncIterator[Delta]:
+    async def _connection_deltas(self, table: Table, since: Token | str | None, stale: bool) -> AsyncIterator[Delta]:
         call = protocol.changes_call(table, since, stale)
-        frames = Frames(table)
-        waits = self._httpx.Timeout(CONNECT, read=TIMEOUT)
+        frames = ChangeStreamDecoder(table)
+        waits = self._httpx.Timeout(CONNECT_SECONDS, read=TIMEOUT)
         try:
             async with self._http.stream(call.method, call.path, headers=dict(call.headers), timeout=waits) as found:
                 if found.status_code == 503:
                     raise Unreachable(f"{self.url} takes no more subscribers now.")
                 if found.status_code >= 400:
-                    raise protocol.problem(await found.aread(), found.status_code)
+                    raise protocol.problem_error(await found.aread(), found.status_code)
                 async for piece in found.aiter_raw():
                     for delta in frames.feed(piece):
                         yield delta
@@ -283,12 +298,12 @@ class AsyncClient:
             raise protocol.unreachable(self.url, error) from error
         raise Unreachable(f"{self.url} ended the stream.")
 
-    async def _checked(self, call: Call) -> tuple[str, bytes]:
-        status, headers, body = await self._ask(call)
-        protocol.check(status, body)
+    async def _send_checked(self, call: Call) -> tuple[str, bytes]:
+        status, headers, body = await self._send(call)
+        protocol.raise_problem(status, body)
         return headers.get("content-type", ""), body
 
-    async def _ask(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
+    async def _send(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
         limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
         body = None if call.body is None else bytes(call.body)
         ask = partial(self._http.request, call.method, call.path, content=body, headers=dict(call.headers))
@@ -304,7 +319,7 @@ class AsyncClient:
         return found.status_code, found.headers, found.content
 
 
-def _httpx_module() -> Any:
+def _import_httpx() -> Any:
     try:
         import httpx
     except ImportError:
@@ -314,6 +329,8 @@ def _httpx_module() -> Any:
     return httpx
 
 
-def connect_async(url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> AsyncClient:
+def connect_async(
+    url: str, *, token: str | None = None, retry: float = RETRY_SECONDS, verify: Any = True
+) -> AsyncClient:
     """`connect` for asyncio: `async with connect_async("http://127.0.0.1:8080") as db: await db.get(…)`."""
     return AsyncClient(url, token=token, retry=retry, verify=verify)

@@ -16,19 +16,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.client.protocol import problem
+from viewkeeper.client.protocol import problem_error
 from viewkeeper.errors import Unreachable
 from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.subscribe import Delta, no_changes
+from viewkeeper.read.subscribe import Delta, empty_changes
 
-_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_BODY_LENGTH = 3
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_BODY_LENGTH_FIELD = 3
 """The place of `bodyLength` among the fields of a message."""
 
 
-class Ended(Exception):
+class StreamEnded(Exception):
     """The server ended the stream, in order: `resume` says where to go on."""
 
     def __init__(self, resume: Token, reason: str) -> None:
@@ -36,7 +36,7 @@ class Ended(Exception):
         self.resume = resume
 
 
-class Frames:
+class ChangeStreamDecoder:
     """Takes bytes, gives deltas."""
 
     def __init__(self, table: Table) -> None:
@@ -48,16 +48,18 @@ class Frames:
     def feed(self, data: bytes) -> Iterator[Delta]:
         """The deltas that are whole by now; Ended, or the error for which the server ended the stream."""
         self._data += data
-        while (message := self._next()) is not None:
+        while (message := self._next_message()) is not None:
             if self._schema is None:
                 self._schema = message
                 continue
-            batch, about = pa.ipc.open_stream(self._schema + message + _END).read_next_batch_with_custom_metadata()
-            delta = self._delta(batch, {k.decode(): v.decode() for k, v in dict(about or {}).items()})
+            batch, about = pa.ipc.open_stream(
+                self._schema + message + _STREAM_END
+            ).read_next_batch_with_custom_metadata()
+            delta = self._decode_delta(batch, {k.decode(): v.decode() for k, v in dict(about or {}).items()})
             if delta is not None:
                 yield delta
 
-    def _next(self) -> bytes | None:
+    def _next_message(self) -> bytes | None:
         """One whole message."""
         if len(self._data) < 8:
             return None
@@ -76,32 +78,32 @@ class Frames:
         del self._data[:size]
         return found
 
-    def _delta(self, batch: pa.RecordBatch, about: dict[str, str]) -> Delta | None:
-        if about.get("kind") == "end":
-            why: dict[str, Any] = json.loads(about.get("about", "{}"))
+    def _decode_delta(self, batch: pa.RecordBatch, metadata: dict[str, str]) -> Delta | None:
+        if metadata.get("kind") == "end":
+            why: dict[str, Any] = json.loads(metadata.get("about", "{}"))
             if "code" in why:
-                raise problem(json.dumps(why).encode())
-            raise Ended(Token.parse(about["token"]), str(why.get("detail", "")))
+                raise problem_error(json.dumps(why).encode())
+            raise StreamEnded(Token.parse(metadata["token"]), str(why.get("detail", "")))
         self._parts.append(batch)
-        if "token" not in about:
+        if "token" not in metadata:
             return None
         rows, self._parts = pa.Table.from_batches(self._parts), []
-        when = float(about.get("time", time.time()))
-        suspended = Suspension(**json.loads(about["about"])) if about["kind"] == "suspended" else None
-        token = Token.parse(about["token"])
-        return Delta(about["kind"], self._table.name, rows, token, when, self._table, suspended)
+        when = float(metadata.get("time", time.time()))
+        suspended = Suspension(**json.loads(metadata["about"])) if metadata["kind"] == "suspended" else None
+        token = Token.parse(metadata["token"])
+        return Delta(metadata["kind"], self._table.name, rows, token, when, self._table, suspended)
 
 
-def _body_length(data: bytearray, at: int) -> int:
+def _body_length(data: bytearray, offset: int) -> int:
     """A field of the flatbuffer that begins at `at`: its root table points back to the table of its fields' places."""
-    (root,) = struct.unpack_from("<I", data, at)
-    table = at + root
+    (root,) = struct.unpack_from("<I", data, offset)
+    table = offset + root
     (back,) = struct.unpack_from("<i", data, table)
     places = table - back
     (size,) = struct.unpack_from("<H", data, places)
-    if size < 4 + 2 * (_BODY_LENGTH + 1):
+    if size < 4 + 2 * (_BODY_LENGTH_FIELD + 1):
         return 0
-    (place,) = struct.unpack_from("<H", data, places + 4 + 2 * _BODY_LENGTH)
+    (place,) = struct.unpack_from("<H", data, places + 4 + 2 * _BODY_LENGTH_FIELD)
     if place == 0:
         return 0
     (length,) = struct.unpack_from("<q", data, table + place)
@@ -111,37 +113,37 @@ def _body_length(data: bytearray, at: int) -> int:
 # How long who follows a view waits: at most `timeout` for a change, with a mark every `progress` seconds.
 
 
-class Patience:
+class SubscriptionTimer:
     """Of one subscription, in seconds. `over`: nothing was heard for as long as was said."""
 
     def __init__(self, table: Table, timeout: float | None, progress: float | None) -> None:
         self._table, self._timeout, self._progress = table, timeout, progress
-        self._heard = self._marked = time.monotonic()
-        self._last: Delta | None = None
-        self.over = False
+        self._last_change_time = self._last_mark_time = time.monotonic()
+        self._last_delta: Delta | None = None
+        self.has_expired = False
 
-    def left(self) -> float | None:
+    def remaining_seconds(self) -> float | None:
         """Until a mark is due or the time is over; None: without end."""
         now = time.monotonic()
-        waits = [] if self._timeout is None else [self._heard + self._timeout - now]
-        if self._progress is not None and self._last is not None:
-            waits.append(self._marked + self._progress - now)
+        waits = [] if self._timeout is None else [self._last_change_time + self._timeout - now]
+        if self._progress is not None and self._last_delta is not None:
+            waits.append(self._last_mark_time + self._progress - now)
         return max(0.0, min(waits)) if waits else None
 
-    def hear(self, delta: Delta) -> bool:
+    def record(self, delta: Delta) -> bool:
         """Whether what came is a change; a server's own sign of life is none."""
-        self._last = delta
+        self._last_delta = delta
         if delta.kind == "progress":
             return False
-        self._heard = self._marked = time.monotonic()
+        self._last_change_time = self._last_mark_time = time.monotonic()
         return True
 
-    def passed(self) -> Delta | None:
+    def due_mark(self) -> Delta | None:
         """After a wait in which nothing came: the mark that is due."""
         now = time.monotonic()
-        self.over = self._timeout is not None and now - self._heard >= self._timeout
-        if self._progress is None or self._last is None or now - self._marked < self._progress:
+        self.has_expired = self._timeout is not None and now - self._last_change_time >= self._timeout
+        if self._progress is None or self._last_delta is None or now - self._last_mark_time < self._progress:
             return None
-        self._marked = now
-        nothing = no_changes(self._table)
-        return Delta("progress", self._table.name, nothing, self._last.token, time.time(), self._table)
+        self._last_mark_time = now
+        nothing = empty_changes(self._table)
+        return Delta("progress", self._table.name, nothing, self._last_delta.token, time.time(), self._table)

@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from viewkeeper.client import protocol
-from viewkeeper.client.change_stream import Ended, Frames, Patience
-from viewkeeper.client.http import LOST, Answer, Connections, Stream
-from viewkeeper.client.protocol import Call, Described
+from viewkeeper.client.change_stream import ChangeStreamDecoder, StreamEnded, SubscriptionTimer
+from viewkeeper.client.http import CONNECTION_ERRORS, Answer, ConnectionPool, Stream
+from viewkeeper.client.protocol import Call, TableDescription
 from viewkeeper.errors import BadValue, UnknownName, Unreachable
 from viewkeeper.explain.result import Plan
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import freshness
-from viewkeeper.read.freshness import ANY, STALE, After, Level
+from viewkeeper.read.freshness import ANY, STALE, AfterTokens, Level
 from viewkeeper.read.handle import Handle
 from viewkeeper.read.rows import python_rows
 from viewkeeper.read.subscribe import Delta
@@ -31,31 +31,31 @@ from viewkeeper.sql.result import Result
 # A table or view of a server, used as one of an open database is.
 
 
-class Elsewhere(Handle):
+class RemoteHandle(Handle):
     """Its rows are asked for when they are wanted; its shape is that of the moment at which it was named."""
 
-    def __init__(self, client: Any, told: Described) -> None:
-        self._db, self._told = client, told
-        self.name = told.table.name
+    def __init__(self, client: Any, description: TableDescription) -> None:
+        self._db, self._description = client, description
+        self.name = description.table.name
 
     @property
     def definition(self) -> str:
         """The statement that makes it."""
-        return self._told.sql
+        return self._description.sql
 
-    def _found(self) -> Table:
-        return self._told.table
+    def _current_table(self) -> Table:
+        return self._description.table
 
     def _kind(self) -> str:
-        return self._told.kind
+        return self._description.kind
 
 
 T = TypeVar("T")
 TIMEOUT = 60.0
 """Seconds for an answer, besides what a read waits for."""
-CONNECT = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds in which a subscription reaches its server, or tries again."""
-RETRIES = 30.0
+RETRY_SECONDS = 30.0
 """Seconds for which a subscription tries to reach its server again."""
 
 
@@ -65,11 +65,11 @@ class Client:
     `retry`: seconds for which a subscription tries to reach the server again when it is gone.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> None:
+    def __init__(self, url: str, *, token: str | None = None, retry: float = RETRY_SECONDS, verify: Any = True) -> None:
         self.url = protocol.address_of(url)
-        self._connections = Connections(self.url, token, verify)
+        self._connections = ConnectionPool(self.url, token, verify)
         self._retry = retry
-        self._shapes: dict[str, Table] = {}
+        self._table_shapes: dict[str, Table] = {}
         owned(self, f"The client of {self.url} was made")
 
     def __enter__(self) -> Client:
@@ -101,11 +101,11 @@ class Client:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def get(
-        self, name: str, key: Any, level: Level = ANY, *, after: After = None, timeout: float = freshness.TIMEOUT
+        self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, Any] | None:
         """The row of a table or view with this key, None if there is none."""
-        call = self._made(name, lambda shape: protocol.get_call(shape, key, level, after, timeout))
-        answer = self._ask(call)
+        call = self._build_call(name, lambda shape: protocol.get_call(shape, key, level, after, timeout))
+        answer = self._send(call)
         return protocol.row_of(answer.status, answer.body)
 
     def scan(
@@ -120,7 +120,7 @@ class Client:
         where: str | Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         order_by: Sequence[str] | str | None = None,
-        after: After = None,
+        after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> Iterator[dict[str, Any]]:
         """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
@@ -128,9 +128,11 @@ class Client:
         `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
         """
         ranges = {"prefix": prefix, "start": start, "stop": stop}
-        chosen = self._made(name, lambda shape: protocol.selecting(shape, where, columns, order_by, limit, **ranges))
+        chosen = self._build_call(
+            name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit, **ranges)
+        )
         table = self.shape(name)
-        pages = self._pages(table, ranges, limit, protocol.level_pairs(level, after, timeout), timeout, chosen)
+        pages = self._pages(table, ranges, limit, protocol.level_parameters(level, after, timeout), timeout, chosen)
         return (row for page in pages for row in python_rows(table, page))
 
     def read(
@@ -142,26 +144,30 @@ class Client:
         columns: Sequence[str] | None = None,
         order_by: Sequence[str] | str | None = None,
         limit: int | None = None,
-        after: After = None,
+        after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> pa.Table:
         """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
         for, as in `scan`."""
-        chosen = self._made(name, lambda shape: protocol.selecting(shape, where, columns, order_by, limit))
+        chosen = self._build_call(
+            name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit)
+        )
         table = self.shape(name)
         if not table.is_stored and not chosen and limit is None:
-            return protocol.arrow_of(self._checked(protocol.read_call(table, level is STALE))[1]).cast(table.outside)
-        pairs = protocol.level_pairs(level, after, timeout)
-        return protocol.together(table, columns, list(self._pages(table, {}, limit, pairs, timeout, chosen)))
+            return protocol.arrow_of(self._send_checked(protocol.read_call(table, level is STALE))[1]).cast(
+                table.external_schema
+            )
+        pairs = protocol.level_parameters(level, after, timeout)
+        return protocol.concat_pages(table, columns, list(self._pages(table, {}, limit, pairs, timeout, chosen)))
 
     def pages(self, name: str, prefix: Any = None, limit: int | None = None, level: Level = ANY) -> Iterator[pa.Table]:
         """`scan` as Arrow tables, as they come."""
-        pairs = protocol.level_pairs(level, None, freshness.TIMEOUT)
+        pairs = protocol.level_parameters(level, None, freshness.TIMEOUT)
         return self._pages(self.shape(name), {"prefix": prefix}, limit, pairs, freshness.TIMEOUT, [])
 
     def suspension(self, name: str) -> dict[str, Any] | None:
         """Why a view is suspended, since when, and the state that it shows; None if it is maintained."""
-        return protocol.suspension_of(self._checked(protocol.shape_call(name))[1])
+        return protocol.suspension_of(self._send_checked(protocol.shape_call(name))[1])
 
     def sql(self, text: str, *, engine: str = "auto", stale: bool = False, **parameters: Any) -> Result:
         """Run a statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
@@ -170,8 +176,8 @@ class Client:
         """
         results = []
         for step in protocol.sql_steps(text, parameters):
-            with step.naming_errors():
-                results.append(protocol.answer_of(*self._checked(protocol.sql_call(step.text, engine, stale))))
+            with step.locate_errors():
+                results.append(protocol.result_of(*self._send_checked(protocol.sql_call(step.text, engine, stale))))
         return Result.of(results)
 
     def subscribe(
@@ -195,72 +201,74 @@ class Client:
 
     def status(self) -> Any:
         """Views, batch, lag in changes and seconds, rates, and bytes of state."""
-        return protocol.status_of(self._checked(Call("GET", "/v1/status"))[1])
+        return protocol.status_of(self._send_checked(Call("GET", "/v1/status"))[1])
 
     def token(self, name: str | None = None) -> Token:
         """The state that reads see now, as a token."""
-        return protocol.position_of(self._checked(protocol.token_call(name))[1])
+        return protocol.position_of(self._send_checked(protocol.token_call(name))[1])
 
     def table(self, name: str) -> Handle:
         """A table or view by its name: its columns, key and definition; a notebook shows its first rows."""
-        return Elsewhere(self, protocol.description(self._checked(protocol.shape_call(name))[1]))
+        return RemoteHandle(self, protocol.parse_description(self._send_checked(protocol.shape_call(name))[1]))
 
     def tables(self) -> list[Handle]:
         """All base tables, by name."""
-        return self._listed("tables", "table")
+        return self._list_handles("tables", "table")
 
     def views(self) -> list[Handle]:
         """All materialized views, by name."""
-        return self._listed("views", "view")
+        return self._list_handles("views", "view")
 
     def indexes(self) -> list[Handle]:
         """All indexes, by name."""
-        return self._listed("views", "index")
+        return self._list_handles("views", "index")
 
     def explain(self, view: str) -> Plan:
         """The maintenance plan of a view as text, which a notebook shows as a picture."""
-        return protocol.plan_of(self._checked(protocol.plan_call(view))[1])
+        return protocol.plan_of(self._send_checked(protocol.plan_call(view))[1])
 
     def shape(self, name: str) -> Table:
         """Columns and key of a table or view, as this client got to know them."""
-        known = self._shapes.get(name)
+        known = self._table_shapes.get(name)
         if known is None:
-            known = self._shapes[name] = protocol.description(self._checked(protocol.shape_call(name))[1]).table
+            known = self._table_shapes[name] = protocol.parse_description(
+                self._send_checked(protocol.shape_call(name))[1]
+            ).table
         return known
 
-    def _listed(self, where: str, kind: str) -> list[Handle]:
-        body = self._checked(protocol.shapes_call(where))[1]
-        return [Elsewhere(self, one) for one in protocol.described(kind, body)]
+    def _list_handles(self, collection: str, kind: str) -> list[Handle]:
+        body = self._send_checked(protocol.shapes_call(collection))[1]
+        return [RemoteHandle(self, one) for one in protocol.parse_descriptions(kind, body)]
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _write(self, name: str, make: Any) -> Token:
-        _, body = self._checked(self._made(name, make))
+    def _write(self, name: str, build_call: Any) -> Token:
+        _, body = self._send_checked(self._build_call(name, build_call))
         return protocol.token_of(body)
 
-    def _made(self, name: str, make: Callable[[Table], T]) -> T:
+    def _build_call(self, name: str, build_call: Callable[[Table], T]) -> T:
         """A request, by the table's shape as it is known; looked up again before something is found not to fit it."""
         try:
-            return make(self.shape(name))
+            return build_call(self.shape(name))
         except (BadValue, UnknownName):
-            if self._shapes.pop(name, None) is None:
+            if self._table_shapes.pop(name, None) is None:
                 raise
-            return make(self.shape(name))
+            return build_call(self.shape(name))
 
     def _pages(
         self,
         table: Table,
         ranges: Mapping[str, Any],
         limit: int | None,
-        pairs: list[tuple[str, str]],
+        level_parameters: list[tuple[str, str]],
         timeout: float,
-        chosen: list[tuple[str, str]],
+        selection: list[tuple[str, str]],
     ) -> Iterator[pa.Table]:
         cursor, left = None, limit
         while left is None or left > 0:
-            most = protocol.PAGE if left is None else min(left, protocol.PAGE)
-            answer = self._ask(protocol.page_call(table, ranges, most, cursor, pairs, timeout, chosen))
-            protocol.check(answer.status, answer.body)
+            most = protocol.PAGE_ROWS if left is None else min(left, protocol.PAGE_ROWS)
+            answer = self._send(protocol.page_call(table, ranges, most, cursor, level_parameters, timeout, selection))
+            protocol.raise_problem(answer.status, answer.body)
             page = protocol.arrow_of(answer.body)
             left = None if left is None else left - page.num_rows
             yield page
@@ -268,17 +276,17 @@ class Client:
             if cursor is None:
                 return
 
-    def _checked(self, call: Call) -> tuple[str, bytes]:
+    def _send_checked(self, call: Call) -> tuple[str, bytes]:
         """The kind and the bytes of an answer that is no problem."""
-        answer = self._ask(call)
-        protocol.check(answer.status, answer.body)
+        answer = self._send(call)
+        protocol.raise_problem(answer.status, answer.body)
         return answer.headers.get("content-type", ""), answer.body
 
-    def _ask(self, call: Call) -> Answer:
+    def _send(self, call: Call) -> Answer:
         limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
         try:
-            return self._connections.ask(call.method, call.path, call.body, call.headers, limit)
-        except LOST as error:
+            return self._connections.request(call.method, call.path, call.body, call.headers, limit)
+        except CONNECTION_ERRORS as error:
             raise protocol.unreachable(self.url, error) from error
 
 
@@ -287,84 +295,84 @@ class _Subscription:
 
     def __init__(self, client: Client, table: Table, since: Token | str | None, stale: bool) -> None:
         self._client, self._table, self._since, self._stale = client, table, since, stale
-        self._found: Queue[Delta | BaseException] = Queue(64)
-        self._left = threading.Event()
+        self._results: Queue[Delta | BaseException] = Queue(64)
+        self._stopped = threading.Event()
         self._stream: Stream | None = None
         owned(self, f"The subscription to {table.name} was made")
 
     def deltas(self, timeout: float | None, progress: float | None) -> Iterator[Delta]:
         thread = threading.Thread(target=self._run, name="viewkeeper-subscription", daemon=True)
         thread.start()
-        patience = Patience(self._table, timeout, progress)
+        patience = SubscriptionTimer(self._table, timeout, progress)
         try:
-            while not patience.over:
+            while not patience.has_expired:
                 try:
-                    found = self._found.get(timeout=patience.left())
+                    found = self._results.get(timeout=patience.remaining_seconds())
                 except Empty:
-                    if (mark := patience.passed()) is not None:
+                    if (mark := patience.due_mark()) is not None:
                         yield mark
                     continue
                 if isinstance(found, BaseException):
                     raise found
-                if patience.hear(found):
+                if patience.record(found):
                     yield found
         finally:
             self.stop()
 
     def stop(self) -> None:
-        self._left.set()
+        self._stopped.set()
         if self._stream is not None:
             self._stream.end()
 
     def _run(self) -> None:
         lost: float | None = None
-        while not self._left.is_set():
+        while not self._stopped.is_set():
             try:
-                self._follow()
+                self._read_stream()
                 lost = None
-            except Ended as ended:
+            except StreamEnded as ended:
                 self._since, lost = ended.resume, None
             except Unreachable as error:
                 now = time.monotonic()
                 lost = lost or now
                 if now - lost > self._client._retry:
-                    return self._give(error)
-                self._left.wait(0.2)
+                    return self._enqueue(error)
+                self._stopped.wait(0.2)
             except BaseException as error:
-                if not self._left.is_set():
-                    self._give(error)
+                if not self._stopped.is_set():
+                    self._enqueue(error)
                 return
 
-    def _follow(self) -> None:
+    def _read_stream(self) -> None:
         """One connection, until it ends."""
         call = protocol.changes_call(self._table, self._since, self._stale)
-        frames = Frames(self._table)
+        frames = ChangeStreamDecoder(self._table)
         try:
-            stream = self._client._connections.stream(call.path, call.headers, CONNECT, TIMEOUT)
+            stream = self._client._connections.stream(call.path, call.headers, CONNECT_SECONDS, TIMEOUT)
             self._stream = stream
             with closing(stream):
                 if stream.status == 503:
                     raise Unreachable(f"{self._client.url} takes no more subscribers now.")
                 if stream.status >= 400:
-                    raise protocol.problem(stream.read(), stream.status)
+                    raise protocol.problem_error(stream.read(), stream.status)
                 for piece in stream.pieces():
                     for delta in frames.feed(piece):
                         self._since = None if delta.kind == "reset" else delta.token  # the rows follow it
-                        self._give(delta)
-                        if self._left.is_set():
+                        self._enqueue(delta)
+                        if self._stopped.is_set():
                             return
-        except LOST as error:
+        except CONNECTION_ERRORS as error:
             raise protocol.unreachable(self._client.url, error) from error
         raise Unreachable(f"{self._client.url} ended the stream.")
 
-    def _give(self, found: Delta | BaseException) -> None:
-        while not self._left.is_set():
+    def _enqueue(self, result: Delta | BaseException) -> None:
+        while not self._stopped.is_set():
             with suppress(Full):
-                self._found.put(found, timeout=0.2)
+                self._results.put(result, timeout=0.2)
                 return
 
 
-def connect(url: str, *, token: str | None = None, retry: float = RETRIES, verify: Any = True) -> Client:
+def connect(url: str, *, token: str | None = None, retry: float = RETRY_SECONDS, verify: Any = True) -> Client:
     """A database behind `vk serve`: `connect("http://127.0.0.1:8080", token=…)`, used like an open one.
 
     `retry`: seconds for which a subscription looks for a server that is gone. `verify`: for https, a PEM file or an

@@ -50,15 +50,15 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
-    ends: bool
+    closes_connection: bool
 
 
-def received(connection: socket.socket, method: str) -> Answer:
+def receive_answer(connection: socket.socket, method: str) -> Answer:
     """The answer to a request that was sent."""
     begun = connection.recv(_RECEIVE_BYTES)
-    found = _plain(begun)
+    found = _parse_simple_head(begun)
     if found is None:
-        return _read_by_python(connection, begun, method)
+        return _read_with_http_client(connection, begun, method)
     status, headers, length, parts = found
     missing = length - len(parts[0])
     while missing > 0:
@@ -71,12 +71,12 @@ def received(connection: socket.socket, method: str) -> Answer:
     return Answer(status, headers, body[:length], ends)
 
 
-def _plain(begun: bytes) -> tuple[int, dict[str, str], int, list[bytes]] | None:
+def _parse_simple_head(data: bytes) -> tuple[int, dict[str, str], int, list[bytes]] | None:
     """Status, headers, the body's length and its beginning; None if it is not so plain."""
-    end = begun.find(b"\r\n\r\n")
-    if end < 0 or not begun.startswith(b"HTTP/1.1 "):
+    end = data.find(b"\r\n\r\n")
+    if end < 0 or not data.startswith(b"HTTP/1.1 "):
         return None
-    first, *lines = begun[:end].decode("latin-1").split("\r\n")
+    first, *lines = data[:end].decode("latin-1").split("\r\n")
     headers: dict[str, str] = {}
     for line in lines:
         name, _, value = line.partition(":")
@@ -86,10 +86,10 @@ def _plain(begun: bytes) -> tuple[int, dict[str, str], int, list[bytes]] | None:
         return None
     if status < "200" or status in ("204", "304"):
         return None
-    return int(status), headers, int(length), [begun[end + 4 :]]
+    return int(status), headers, int(length), [data[end + 4 :]]
 
 
-def answer_of(connection: Any, method: str) -> HTTPResponse:
+def begin_answer(connection: Any, method: str) -> HTTPResponse:
     """An answer's head, read by Python's own parser, and its body to be read as it comes."""
     answer = HTTPResponse(connection, method=method)
     try:
@@ -100,19 +100,19 @@ def answer_of(connection: Any, method: str) -> HTTPResponse:
     return answer
 
 
-def _read_by_python(connection: socket.socket, begun: bytes, method: str) -> Answer:
-    answer = answer_of(_Begun(connection, begun), method)
+def _read_with_http_client(connection: socket.socket, data: bytes, method: str) -> Answer:
+    answer = begin_answer(_PrefixedConnection(connection, data), method)
     body = answer.read()
     headers = {name.lower(): value for name, value in answer.headers.items()}
     return Answer(answer.status, headers, body, answer.will_close)
 
 
-class _Begun(io.RawIOBase):
+class _PrefixedConnection(io.RawIOBase):
     """A connection of which some bytes were taken already, as a file that begins with them."""
 
-    def __init__(self, connection: socket.socket, begun: bytes) -> None:
-        self._connection, self._begun = connection, begun
-        self._ended = not begun
+    def __init__(self, connection: socket.socket, prefix: bytes) -> None:
+        self._connection, self._prefix = connection, prefix
+        self._ended = not prefix
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -120,31 +120,31 @@ class _Begun(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, into: Any) -> int:
+    def readinto(self, buffer: Any) -> int:
         if self._ended:
             return 0
-        if not self._begun:
-            return self._connection.recv_into(into)
-        size = min(len(into), len(self._begun))
-        into[:size], self._begun = self._begun[:size], self._begun[size:]
+        if not self._prefix:
+            return self._connection.recv_into(buffer)
+        size = min(len(buffer), len(self._prefix))
+        buffer[:size], self._prefix = self._prefix[:size], self._prefix[size:]
         return size
 
 
 T = TypeVar("T")
-LOST = (OSError, HTTPException, UnicodeError)
+CONNECTION_ERRORS = (OSError, HTTPException, UnicodeError)
 """What says that a server was not reached, or not to the end. A host's name that is none cannot be written down."""
 
-_KEPT = 20.0
+_MAX_IDLE_SECONDS = 20.0
 """Seconds after which an idle connection is not used again: a server closes it after 30, and must not do so while the
 next call is on its way."""
-_IDLE = 16
-_TOGETHER = 64 << 10
+_MAX_IDLE_CONNECTIONS = 16
+_MAX_JOINED_BODY = 64 << 10
 """Bytes of a body that are copied, to leave with its head."""
-_PIECE = 256 << 10
+_STREAM_PIECE_BYTES = 256 << 10
 """Bytes of a stream that are taken at once."""
 
 
-class Connections:
+class ConnectionPool:
     """Those of one client. Its methods may be called from any thread."""
 
     def __init__(self, url: str, token: str | None, verify: Any) -> None:
@@ -157,10 +157,10 @@ class Connections:
         if not self._host:
             raise BadValue(f"{url!r} names no host.", hint="Write http://HOST:PORT.")
         self._url, self._path = url, parts.path.rstrip("/")
-        self._context = trusted(verify) if secure else None
-        who = _bearer(token) if token is not None else _basic(parts.username, parts.password)
+        self._tls_context = tls_context(verify) if secure else None
+        who = _bearer_header(token) if token is not None else _basic_header(parts.username, parts.password)
         host = parts.netloc.rpartition("@")[2].encode("idna" if not parts.netloc.isascii() else "ascii")
-        self._fixed = b"host: %s\r\n%s" % (host, who)
+        self._fixed_headers = b"host: %s\r\n%s" % (host, who)
         self._lock = Lock()
         self._idle: list[tuple[socket.socket, float]] | None = []
         """None: closed."""
@@ -172,43 +172,43 @@ class Connections:
         for connection, _ in idle:
             connection.close()
 
-    def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], seconds: float) -> Answer:
+    def request(self, method: str, path: str, body: Any, headers: Mapping[str, str], seconds: float) -> Answer:
         """The answer to one request. `body`: bytes, or what shows some. `seconds`: for each step on the way."""
-        if (kept := self._taken(seconds)) is not None:
+        if (kept := self._take_idle(seconds)) is not None:
             try:
-                return self._answered(kept, method, path, body, headers)
+                return self._exchange(kept, method, path, body, headers)
             except ConnectionError:
                 if method != "GET":
                     raise
-        return self._answered(self._made(seconds), method, path, body, headers)
+        return self._exchange(self._open_connection(seconds), method, path, body, headers)
 
     def stream(self, path: str, headers: Mapping[str, str], connect: float, read: float) -> Stream:
         """An answer that is read as it comes, on a connection of its own."""
-        connection = self._made(connect)
+        connection = self._open_connection(connect)
         try:
             connection.settimeout(read)
-            return Stream(connection, self._asked(connection, answer_of, "GET", path, None, headers))
+            return Stream(connection, self._send_and_read(connection, begin_answer, "GET", path, None, headers))
         except BaseException:
             connection.close()
             raise
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
-    def _answered(
+    def _exchange(
         self, connection: socket.socket, method: str, path: str, body: Any, headers: Mapping[str, str]
     ) -> Answer:
         try:
-            answer = self._asked(connection, received, method, path, body, headers)
+            answer = self._send_and_read(connection, receive_answer, method, path, body, headers)
         except BaseException:
             connection.close()
             raise
-        if answer.ends:
+        if answer.closes_connection:
             connection.close()
         else:
-            self._keep(connection)
+            self._return_connection(connection)
         return answer
 
-    def _asked(
+    def _send_and_read(
         self,
         connection: socket.socket,
         read: Callable[[socket.socket, str], T],
@@ -223,7 +223,7 @@ class Connections:
             # A server that refuses a body says why, and does not read the rest of it.
             try:
                 return read(connection, method)
-            except LOST:
+            except CONNECTION_ERRORS:
                 raise error from None
         return read(connection, method)
 
@@ -234,17 +234,17 @@ class Connections:
         head = b"%s %s HTTP/1.1\r\n%s%s\r\n" % (
             method.encode(),
             (self._path + path).encode("ascii"),
-            self._fixed,
+            self._fixed_headers,
             lines.encode("latin-1"),
         )
-        together = body is not None and len(body) <= _TOGETHER
+        together = body is not None and len(body) <= _MAX_JOINED_BODY
         connection.sendall(b"%s%s" % (head, body) if together else head)
         if body is not None and not together:
             connection.sendall(body)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def _taken(self, seconds: float) -> socket.socket | None:
+    def _take_idle(self, seconds: float) -> socket.socket | None:
         """An idle connection that is still open, if there is one."""
         while True:
             with self._lock:
@@ -253,25 +253,25 @@ class Connections:
                 connection, since = self._idle.pop() if self._idle else (None, 0.0)
             if connection is None:
                 return None
-            if time.monotonic() - since < _KEPT and not _readable(connection):
+            if time.monotonic() - since < _MAX_IDLE_SECONDS and not _is_readable(connection):
                 connection.settimeout(seconds)
                 return connection
             connection.close()
 
-    def _made(self, seconds: float) -> socket.socket:
+    def _open_connection(self, seconds: float) -> socket.socket:
         connection = socket.create_connection((self._host, self._port), seconds)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._context is not None:
-                return self._context.wrap_socket(connection, server_hostname=self._host)
+            if self._tls_context is not None:
+                return self._tls_context.wrap_socket(connection, server_hostname=self._host)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _keep(self, connection: socket.socket) -> None:
+    def _return_connection(self, connection: socket.socket) -> None:
         with self._lock:
-            if self._idle is not None and len(self._idle) < _IDLE:
+            if self._idle is not None and len(self._idle) < _MAX_IDLE_CONNECTIONS:
                 self._idle.append((connection, time.monotonic()))
                 return
         connection.close()
@@ -285,7 +285,7 @@ class Stream:
         self._connection, self._answer = connection, answer
 
     def pieces(self) -> Iterator[bytes]:
-        while piece := self._answer.read1(_PIECE):
+        while piece := self._answer.read1(_STREAM_PIECE_BYTES):
             yield piece
 
     def read(self) -> bytes:
@@ -300,12 +300,16 @@ class Stream:
         self._connection.close()
 
 
-def trusted(verify: Any) -> ssl.SSLContext:
+def tls_context(verify: Any) -> ssl.SSLContext:
     """Whose certificates are believed: those of known authorities, or of the file that is given or in SSL_CERT_FILE."""
     if isinstance(verify, ssl.SSLContext):
         return verify
     file = (
-        verify if isinstance(verify, str) else (os.environ.get("SSL_CERT_FILE") or _authorities()) if verify else None
+        verify
+        if isinstance(verify, str)
+        else (os.environ.get("SSL_CERT_FILE") or _authorities_file())
+        if verify
+        else None
     )
     try:
         context = ssl.create_default_context(cafile=file)
@@ -316,7 +320,7 @@ def trusted(verify: Any) -> ssl.SSLContext:
     return context
 
 
-def _authorities() -> str | None:
+def _authorities_file() -> str | None:
     """The file of known authorities that came with an HTTP library, else the system's own."""
     try:
         import certifi
@@ -325,7 +329,7 @@ def _authorities() -> str | None:
     return certifi.where()
 
 
-def _readable(connection: socket.socket) -> bool:
+def _is_readable(connection: socket.socket) -> bool:
     """Whether something came on a connection on which nothing was asked: its end."""
     look = select.poll() if hasattr(select, "poll") else None
     if look is None:
@@ -334,13 +338,13 @@ def _readable(connection: socket.socket) -> bool:
     return bool(look.poll(0))
 
 
-def _bearer(token: str) -> bytes:
+def _bearer_header(token: str) -> bytes:
     if not token.isascii() or not token.isprintable():
         raise BadValue("The token has characters that no token has.", hint="`vk token create` prints one.")
     return f"authorization: Bearer {token}\r\n".encode()
 
 
-def _basic(user: str | None, password: str | None) -> bytes:
+def _basic_header(user: str | None, password: str | None) -> bytes:
     """What a proxy that asks for a name and a password is told, where the address has them."""
     if user is None:
         return b""

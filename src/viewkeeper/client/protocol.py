@@ -14,23 +14,23 @@ import pyarrow as pa
 
 from viewkeeper import errors
 from viewkeeper.errors import BadStatement, BadValue, RowAbsent, ServerFault, Unreachable, ViewkeeperError
-from viewkeeper.explain.result import Plan, plan
+from viewkeeper.explain.result import Plan, make_plan
 from viewkeeper.model import types
 from viewkeeper.model.encoding.keys import encode_whole_key
-from viewkeeper.model.intake.rows import given_table, keys_table, last_by_key, updates_table
-from viewkeeper.model.intake.text import name_segment, segment_of
+from viewkeeper.model.intake.rows import keys_table, last_by_key, unchecked_table, updates_table
+from viewkeeper.model.intake.text import name_path_segment, path_segment
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.access.predicates import by_values
-from viewkeeper.read.freshness import ANY, After, Level
-from viewkeeper.read.rows import checked_key, scan_range
+from viewkeeper.read.access.predicates import predicate_from_values
+from viewkeeper.read.freshness import ANY, AfterTokens, Level
+from viewkeeper.read.rows import check_key, scan_range
 from viewkeeper.sql.result import Result
-from viewkeeper.sql.script import Step, steps
+from viewkeeper.sql.script import ScriptStep, split_steps
 
 ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
-PAGE = 10_000
-_CLASSES = {
+PAGE_ROWS = 10_000
+_ERROR_CLASSES = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ViewkeeperError)
 }
 
@@ -49,7 +49,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Described:
+class TableDescription:
     """A table, view or index as its server knew it."""
 
     table: Table
@@ -60,18 +60,18 @@ class Described:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def check(status: int, body: bytes) -> None:
+def raise_problem(status: int, body: bytes) -> None:
     """Raise the error that a problem document describes."""
     if status < 400:
         return
-    raise problem(body, status)
+    raise problem_error(body, status)
 
 
-def problem(body: bytes, status: int = 0) -> ViewkeeperError:
+def problem_error(body: bytes, status: int = 0) -> ViewkeeperError:
     """The error of a problem document; an answer that is none is somebody else's."""
     try:
         found = json.loads(body)
-        kind = _CLASSES.get(found["code"], ServerFault)
+        kind = _ERROR_CLASSES.get(found["code"], ServerFault)
         return kind(str(found["detail"]), hint=str(found.get("hint", "")))
     except (ValueError, KeyError, TypeError):
         return Unreachable(
@@ -88,17 +88,19 @@ def unreachable(url: str, error: Exception) -> Unreachable:
 
 
 def shape_call(name: str) -> Call:
-    return Call("GET", f"/v1/{name_segment(name)}")
+    return Call("GET", f"/v1/{name_path_segment(name)}")
 
 
-def shapes_call(kind: str) -> Call:
-    return Call("GET", f"/v1/{kind}")
+def shapes_call(collection: str) -> Call:
+    return Call("GET", f"/v1/{collection}")
 
 
-def described(kind: str, body: bytes) -> list[Described]:
+def parse_descriptions(kind: str, body: bytes) -> list[TableDescription]:
     """All of a kind (table, view, index), by name."""
     listed = json.loads(body)["tables" if kind == "table" else "views"]
-    return sorted((_described(one) for one in listed if one["kind"] == kind), key=lambda one: one.table.name.lower())
+    return sorted(
+        (_build_description(one) for one in listed if one["kind"] == kind), key=lambda one: one.table.name.lower()
+    )
 
 
 def token_call(name: str | None) -> Call:
@@ -116,48 +118,51 @@ def suspension_of(body: bytes) -> dict[str, Any] | None:
 
 
 def plan_call(view: str) -> Call:
-    return Call("GET", f"/v1/views/{name_segment(view)}/plan")
+    return Call("GET", f"/v1/views/{name_path_segment(view)}/plan")
 
 
 def plan_of(body: bytes) -> Plan:
     found = json.loads(body)
-    return plan(found["text"], found["svg"])
+    return make_plan(found["text"], found["svg"])
 
 
-def description(body: bytes) -> Described:
+def parse_description(body: bytes) -> TableDescription:
     """A table as the server describes it: enough to check rows and keys, and to encode them."""
-    return _described(json.loads(body))
+    return _build_description(json.loads(body))
 
 
-def _described(found: Mapping[str, Any]) -> Described:
+def _build_description(fields_by_name: Mapping[str, Any]) -> TableDescription:
     table = Table(
         id=0,
-        name=found["name"],
+        name=fields_by_name["name"],
         columns=tuple(
-            Column(c["name"], types.of(c["type"]), c["nullable"], default=c.get("default")) for c in found["columns"]
+            Column(c["name"], types.parse_type(c["type"]), c["nullable"], default=c.get("default"))
+            for c in fields_by_name["columns"]
         ),
-        key=tuple(KeyPart(k["column"], k["descending"], k["nulls_last"]) for k in found["key"]),
-        is_view=found["kind"] != "table",
-        is_bag=not found["unique"],
-        options=() if found["stored"] else (("store", "none"),),
+        key=tuple(KeyPart(k["column"], k["descending"], k["nulls_last"]) for k in fields_by_name["key"]),
+        is_view=fields_by_name["kind"] != "table",
+        is_bag=not fields_by_name["unique"],
+        options=() if fields_by_name["stored"] else (("store", "none"),),
     )
-    return Described(table, {"view": "materialized view"}.get(found["kind"], found["kind"]), found["sql"])
+    return TableDescription(
+        table, {"view": "materialized view"}.get(fields_by_name["kind"], fields_by_name["kind"]), fields_by_name["sql"]
+    )
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
 
 
-def get_call(table: Table, key: Any, level: Level, after: After, timeout: float) -> Call:
-    values = checked_key(table, key)
+def get_call(table: Table, key: Any, level: Level, after: AfterTokens, timeout: float) -> Call:
+    values = check_key(table, key)
     encode_whole_key(table, values)  # a value that is none of its column's is found here, as on an open database
-    segments = [segment_of(value) for value in values] or [""]
-    path = f"/v1/{name_segment(table.name)}/rows/{'/'.join(segments)}"
-    return Call("GET", path + _query(_levels(level, after, timeout)), None, {"accept": ARROW}, timeout)
+    segments = [path_segment(value) for value in values] or [""]
+    path = f"/v1/{name_path_segment(table.name)}/rows/{'/'.join(segments)}"
+    return Call("GET", path + _query_string(_level_parameters(level, after, timeout)), None, {"accept": ARROW}, timeout)
 
 
 def row_of(status: int, body: bytes) -> dict[str, Any] | None:
     try:
-        check(status, body)
+        raise_problem(status, body)
     except RowAbsent:
         return None
     row: dict[str, Any] = arrow_of(body).to_pylist()[0]
@@ -171,9 +176,9 @@ def page_call(
     cursor: str | None,
     levels: list[tuple[str, str]],
     timeout: float,
-    selected: list[tuple[str, str]],
+    selection: list[tuple[str, str]],
 ) -> Call:
-    given = [("limit", str(limit)), *selected]
+    given = [("limit", str(limit)), *selection]
     if cursor is not None:
         given.append(("cursor", cursor))
     else:
@@ -181,8 +186,10 @@ def page_call(
         for name, values in ranges.items():
             if values is not None:
                 listed = values if isinstance(values, tuple) else (values,)
-                given += [(name, _word(value)) for value in listed]
-    return Call("GET", f"/v1/{name_segment(table.name)}/rows{_query(given)}", None, {"accept": ARROW}, timeout)
+                given += [(name, _parameter_text(value)) for value in listed]
+    return Call(
+        "GET", f"/v1/{name_path_segment(table.name)}/rows{_query_string(given)}", None, {"accept": ARROW}, timeout
+    )
 
 
 def read_call(table: Table, stale: bool = False) -> Call:
@@ -197,11 +204,11 @@ def arrow_of(body: bytes) -> pa.Table:
         raise Unreachable(f"The answer was cut off: {error}.", hint="Ask again.") from None
 
 
-def level_pairs(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
-    return _levels(level, after, timeout)
+def level_parameters(level: Level, after: AfterTokens, timeout: float) -> list[tuple[str, str]]:
+    return _level_parameters(level, after, timeout)
 
 
-def selecting(
+def selection_parameters(
     table: Table,
     where: str | Mapping[str, Any] | None,
     columns: Sequence[str] | None,
@@ -218,8 +225,8 @@ def selecting(
     found = []
     if where is not None:
         if isinstance(where, Mapping):
-            by_values(table, where)
-        text = json.dumps({n: _plain(v) for n, v in where.items()}) if isinstance(where, Mapping) else where
+            predicate_from_values(table, where)
+        text = json.dumps({n: _json_value(v) for n, v in where.items()}) if isinstance(where, Mapping) else where
         if not isinstance(text, str):
             raise BadValue(f"where is a {type(where).__name__}.", hint="Give a condition, or columns and their values.")
         found.append(("where", text))
@@ -231,10 +238,10 @@ def selecting(
     return found
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """A value, or several, as JSON has them; what it has no exact one for as text, which the server reads by column."""
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(one) for one in value]
+        return [_json_value(one) for one in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, bytes):
@@ -242,7 +249,7 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _levels(level: Level, after: After, timeout: float) -> list[tuple[str, str]]:
+def _level_parameters(level: Level, after: AfterTokens, timeout: float) -> list[tuple[str, str]]:
     found = [] if level is ANY else [("level", level.value)]
     if after is not None:
         given = [after] if isinstance(after, (Token, str)) else list(after)
@@ -252,14 +259,14 @@ def _levels(level: Level, after: After, timeout: float) -> list[tuple[str, str]]
     return [*found, ("timeout", f"{min(timeout, 30.0):.3f}")] if found else []
 
 
-def _query(pairs: list[tuple[str, str]]) -> str:
+def _query_string(pairs: list[tuple[str, str]]) -> str:
     return f"?{urlencode(pairs)}" if pairs else ""
 
 
-def _word(value: Any) -> str:
+def _parameter_text(value: Any) -> str:
     from urllib.parse import unquote
 
-    return unquote(segment_of(value))
+    return unquote(path_segment(value))
 
 
 # -- writes ------------------------------------------------------------------------------------------------------------
@@ -267,21 +274,21 @@ def _word(value: Any) -> str:
 
 def put_call(table: Table, rows: Any) -> Call:
     """Arrow data goes as it is, since the server looks whether it fits; columns that are not named are not sent."""
-    found = given_table(table, rows)
-    return Call("POST", _rows(table), _stream(found), {"content-type": ARROW})
+    found = unchecked_table(table, rows)
+    return Call("POST", _rows_path(table), _encode_arrow(found), {"content-type": ARROW})
 
 
 def delete_call(table: Table, keys: Any) -> Call:
     found = last_by_key(table, keys_table(table, keys))
-    shown = pa.schema([table.outside.field(c.name) for c in table.key_columns])
-    return Call("DELETE", _rows(table), _stream(found.cast(shown)), {"content-type": ARROW})
+    shown = pa.schema([table.external_schema.field(c.name) for c in table.key_columns])
+    return Call("DELETE", _rows_path(table), _encode_arrow(found.cast(shown)), {"content-type": ARROW})
 
 
 def update_call(table: Table, key: Any, columns: Mapping[str, Any]) -> Call:
     where, new = updates_table(table, key, columns)
     together = pa.table([*where.columns, *new.columns], names=[*where.column_names, *new.column_names])
-    shown = pa.schema([table.outside.field(name) for name in together.column_names])
-    return Call("PATCH", _rows(table), _stream(together.cast(shown)), {"content-type": ARROW})
+    shown = pa.schema([table.external_schema.field(name) for name in together.column_names])
+    return Call("PATCH", _rows_path(table), _encode_arrow(together.cast(shown)), {"content-type": ARROW})
 
 
 def token_of(body: bytes) -> Token:
@@ -290,11 +297,11 @@ def token_of(body: bytes) -> Token:
     return Token(token.database, token.position, bool(found.get("atomic", True)))
 
 
-def _rows(table: Table) -> str:
-    return f"/v1/{name_segment(table.name)}/rows"
+def _rows_path(table: Table) -> str:
+    return f"/v1/{name_path_segment(table.name)}/rows"
 
 
-def _stream(rows: pa.Table) -> Any:
+def _encode_arrow(rows: pa.Table) -> Any:
     """A buffer that shows the bytes of an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -305,12 +312,12 @@ def _stream(rows: pa.Table) -> Any:
 # -- statements, status ------------------------------------------------------------------------------------------------
 
 
-def sql_steps(text: str, values: Mapping[str, Any]) -> list[Step]:
+def sql_steps(text: str, values: Mapping[str, Any]) -> list[ScriptStep]:
     """What is sent for a text, one call after the other. A text that is none, or wrong, is the server's to refuse."""
-    found: list[Step] = []
+    found: list[ScriptStep] = []
     with suppress(BadStatement):
-        found = steps(text, values) if isinstance(text, str) else []
-    return found or [Step(text, (), (), 1, is_only=True)]
+        found = split_steps(text, values) if isinstance(text, str) else []
+    return found or [ScriptStep(text, (), (), 1, is_only=True)]
 
 
 def sql_call(text: str, engine: str = "auto", stale: bool = False) -> Call:
@@ -319,7 +326,7 @@ def sql_call(text: str, engine: str = "auto", stale: bool = False) -> Call:
     return Call("POST", "/v1/sql", body, {"content-type": JSON, "accept": f"{ARROW}, {JSON};q=0.5"}, 24 * 3600.0)
 
 
-def answer_of(kind: str, body: bytes) -> Result:
+def result_of(kind: str, body: bytes) -> Result:
     """What a statement gave."""
     return Result(arrow_of(body)) if kind.startswith(ARROW) else Result(done=str(json.loads(body).get("done", "")))
 
@@ -337,22 +344,22 @@ def status_of(body: bytes) -> Any:
 
 def changes_call(table: Table, since: Token | str | None, stale: bool = False) -> Call:
     pairs = [("since", str(since))] if since is not None else [("level", "stale")] if stale else []
-    return Call("GET", f"/v1/{name_segment(table.name)}/changes{_query(pairs)}", None, {"accept": ARROW})
+    return Call("GET", f"/v1/{name_path_segment(table.name)}/changes{_query_string(pairs)}", None, {"accept": ARROW})
 
 
-def is_server(url: str) -> bool:
+def is_server_url(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
 def address_of(url: str) -> str:
-    if not is_server(url):
+    if not is_server_url(url):
         raise BadValue(f"{url!r} is no address of a server.", hint="Write http://HOST:PORT or https://HOST:PORT.")
     return url.rstrip("/")
 
 
-def together(table: Table, columns: Sequence[str] | None, pages: Sequence[pa.Table]) -> pa.Table:
+def concat_pages(table: Table, columns: Sequence[str] | None, pages: Sequence[pa.Table]) -> pa.Table:
     """All pages as one table; where none was asked for, one without rows."""
     if pages:
         return pa.concat_tables(pages).combine_chunks()
-    named = table.outside.names if columns is None else [table.by_name[name.lower()].name for name in columns]
-    return table.outside.empty_table().select(named)
+    named = table.external_schema.names if columns is None else [table.by_name[name.lower()].name for name in columns]
+    return table.external_schema.empty_table().select(named)

@@ -21,31 +21,31 @@ from typing import Any
 
 from viewkeeper import failpoints
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.model.intake.arguments import short
+from viewkeeper.model.intake.arguments import shorten
 from viewkeeper.state.manifest import Manifest
 from viewkeeper.store.contract.store import Store
 from viewkeeper.store.registry import open_store
 
 _ATTEMPTS = 5
-_AT_ONCE = 1 << 24
-_PRIVATE = 0o700
+_COPY_CHUNK_BYTES = 1 << 24
+_DIRECTORY_MODE = 0o700
 Progress = Callable[[int], None]
 """Told how many bytes were copied, each time some were."""
 
 
-def back_up(store: Store, place: str | os.PathLike[str], progress: Progress = lambda _: None) -> int:
+def back_up(store: Store, directory: str | os.PathLike[str], progress: Progress = lambda _: None) -> int:
     """Copy the database to a directory that is not there yet; the number of bytes."""
-    target = _path(place)
-    _refuse_there(target)
+    target = _parse_directory(directory)
+    _refuse_existing(target)
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(_ATTEMPTS):
-            part.mkdir(mode=_PRIVATE)
+            part.mkdir(mode=_DIRECTORY_MODE)
             store.copy_to(part)
-            failpoints.point("backup.copied")
-            if _with_runs(store, part, progress):
+            failpoints.hit("backup.copied")
+            if _copy_runs(store, part, progress):
                 part.rename(target)
                 return sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
             shutil.rmtree(part)
@@ -62,24 +62,24 @@ def back_up(store: Store, place: str | os.PathLike[str], progress: Progress = la
 
 def restore(backup: str | os.PathLike[str], url: str, progress: Progress = lambda _: None) -> int:
     """Make a database of a backup, where there is none; the number of bytes."""
-    source = _path(backup)
-    kind = _kind(source)
-    with _opened(f"{kind}:{source}") as copied:
-        copied.published()  # an error here, before anything is written, if it is no database
+    source = _parse_directory(backup)
+    kind = _store_scheme(source)
+    with _open_url(f"{kind}:{source}") as copied:
+        copied.published_batch()  # an error here, before anything is written, if it is no database
     scheme, _, place = url.partition(":")
     if scheme.lower() != kind:
         raise BadValue(f"This backup cannot be restored to {url}.", hint=f"Name a directory: {kind}:PATH.")
     target = Path(place).expanduser()
-    _refuse_there(target)
+    _refuse_existing(target)
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        part.mkdir(mode=_PRIVATE, parents=True)
-        for file in sorted(f for f in source.rglob("*") if f.is_file() and f.name not in _OWN):
+        part.mkdir(mode=_DIRECTORY_MODE, parents=True)
+        for file in sorted(f for f in source.rglob("*") if f.is_file() and f.name not in _PROCESS_FILES):
             to = part / file.relative_to(source)
-            to.parent.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-            _copied(file, to, progress)
-        with _opened(f"{kind}:{part}", "w") as made:
+            to.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            _copy_file(file, to, progress)
+        with _open_url(f"{kind}:{part}", "w") as made:
             made.renew_identity()
         part.rename(target)
     except OSError as error:
@@ -89,42 +89,42 @@ def restore(backup: str | os.PathLike[str], url: str, progress: Progress = lambd
     return sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
 
 
-_OWN = ("lock.mdb", "LOCK", "maintainer.lock")
+_PROCESS_FILES = ("lock.mdb", "LOCK", "maintainer.lock")
 """Files of the processes that have the database open, not of the database."""
 
-_MARKS = {"CURRENT": "rocksdb"}
+_SCHEME_BY_FILE = {"CURRENT": "rocksdb"}
 """By a file that they have, the stores of which a copy may be; all else is LMDB's, or no database."""
 
 
-def _kind(copy: Path) -> str:
-    return next((scheme for mark, scheme in _MARKS.items() if (copy / mark).exists()), "lmdb")
+def _store_scheme(copy: Path) -> str:
+    return next((scheme for mark, scheme in _SCHEME_BY_FILE.items() if (copy / mark).exists()), "lmdb")
 
 
-def _with_runs(store: Store, part: Path, progress: Progress) -> bool:
+def _copy_runs(store: Store, partial_copy: Path, progress: Progress) -> bool:
     """Copy the run files that the copy's batch record lists; False if one of them is gone."""
-    progress(sum(file.stat().st_size for file in part.iterdir()))
-    with _opened(f"{_kind(part)}:{part}") as copied:
-        batch = copied.published()
+    progress(sum(file.stat().st_size for file in partial_copy.iterdir()))
+    with _open_url(f"{_store_scheme(partial_copy)}:{partial_copy}") as copied:
+        batch = copied.published_batch()
     record = {} if batch is None else batch.record
     manifests = [record[n] for n in ("manifest",) if n in record] + list(record.get("sets", {}).values())
     names = sorted({name for m in manifests for name in Manifest.from_json(m).files()})
-    source, held, kept = Path(store.state_path), part / "linked", part / "state"
-    held.mkdir(mode=_PRIVATE)
-    kept.mkdir(mode=_PRIVATE)
+    source, held, kept = Path(store.state_path), partial_copy / "linked", partial_copy / "state"
+    held.mkdir(mode=_DIRECTORY_MODE)
+    kept.mkdir(mode=_DIRECTORY_MODE)
     try:
         for name in names:
-            _linked(source / name, held / name)
+            _link_or_copy(source / name, held / name)
     except FileNotFoundError:
         return False
     for name in names:
-        _copied(held / name, kept / name, progress)
+        _copy_file(held / name, kept / name, progress)
     shutil.rmtree(held)
-    for name in _OWN:
-        (part / name).unlink(missing_ok=True)
+    for name in _PROCESS_FILES:
+        (partial_copy / name).unlink(missing_ok=True)
     return True
 
 
-def _linked(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """The file by another name, so that it stays; on another file system a copy."""
     try:
         os.link(source, target)
@@ -134,10 +134,10 @@ def _linked(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _copied(source: Path, target: Path, progress: Progress) -> None:
+def _copy_file(source: Path, target: Path, progress: Progress) -> None:
     target.touch(mode=0o600)
     with source.open("rb") as given, target.open("wb") as taken:
-        while piece := given.read(_AT_ONCE):
+        while piece := given.read(_COPY_CHUNK_BYTES):
             taken.write(piece)
             progress(len(piece))
         taken.flush()
@@ -145,7 +145,7 @@ def _copied(source: Path, target: Path, progress: Progress) -> None:
 
 
 @contextmanager
-def _opened(url: str, mode: str = "r") -> Iterator[Store]:
+def _open_url(url: str, mode: str = "r") -> Iterator[Store]:
     store = open_store(url, mode)
     try:
         yield store
@@ -153,15 +153,15 @@ def _opened(url: str, mode: str = "r") -> Iterator[Store]:
         store.close()
 
 
-def _path(place: Any) -> Path:
-    if not isinstance(place, (str, os.PathLike)):
-        raise BadValue(f"A directory is a path, not {short(place)}.", hint="Give a text or a Path.")
-    found = Path(place).expanduser()
+def _parse_directory(directory: Any) -> Path:
+    if not isinstance(directory, (str, os.PathLike)):
+        raise BadValue(f"A directory is a path, not {shorten(directory)}.", hint="Give a text or a Path.")
+    found = Path(directory).expanduser()
     if not found.name:
-        raise BadValue(f"{place!r} names no directory of its own.", hint="Name one that is not there yet.")
+        raise BadValue(f"{directory!r} names no directory of its own.", hint="Name one that is not there yet.")
     return found
 
 
-def _refuse_there(target: Path) -> None:
+def _refuse_existing(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadValue(f"{target} is there already.", hint="Name a directory that is not there yet.")

@@ -12,39 +12,39 @@ from typing import Any
 STAGES = ("capture", "rounds", "commit")
 """What a batch goes through, one batch at a time."""
 
-_KEPT = 256
-_LISTED = 16
+_MAX_BATCHES = 256
+_MAX_LISTED = 16
 """Batches that are listed one by one, in the batch record."""
-_TIMED = 32
+_MAX_TIMED = 32
 """Batches whose operators are remembered."""
 
 
 @dataclass(frozen=True)
-class _Done:
-    at: float
+class _BatchTiming:
+    ended: float
     seconds: float
     changes: int
     stages: tuple[float, float, float]
 
 
-class Recent:
+class BatchHistory:
     """The last batches of this maintainer."""
 
     def __init__(self) -> None:
-        self._done: deque[_Done] = deque(maxlen=_KEPT)
-        self._listed: deque[dict[str, Any]] = deque(maxlen=_LISTED)
+        self._timings: deque[_BatchTiming] = deque(maxlen=_MAX_BATCHES)
+        self._listed: deque[dict[str, Any]] = deque(maxlen=_MAX_LISTED)
         self._skipped: dict[int, Mapping[str, int]] = {}
         """By batch."""
         self._lane: str | None = None
-        self._operators: deque[tuple[Mapping[str, float], Mapping[str, int]]] = deque(maxlen=_TIMED)
+        self._operators: deque[tuple[Mapping[str, float], Mapping[str, int]]] = deque(maxlen=_MAX_TIMED)
 
-    def looked_ahead(self, number: int, skipped: Mapping[str, int]) -> None:
+    def record_skipped(self, number: int, skipped: Mapping[str, int]) -> None:
         """Rows that the lookups of a batch did not make, by operator: they lead nowhere."""
         self._skipped[number] = skipped
-        for old in [n for n in self._skipped if n <= number - _TIMED]:
+        for old in [n for n in self._skipped if n <= number - _MAX_TIMED]:
             del self._skipped[old]
 
-    def begun(self, number: int, changes: int, lane: str, capture: float, rounds: float, why: str = "") -> None:
+    def record_start(self, number: int, changes: int, lane: str, capture: float, rounds: float, why: str = "") -> None:
         """A batch is about to be committed: all but its last stage is known."""
         at = time.time() - capture - rounds
         one = {"epoch": number, "time": at, "changes": changes, "lane": lane, "capture": capture, "rounds": rounds}
@@ -53,10 +53,10 @@ class Recent:
             self._listed.pop()
         self._listed.append({**one, "commit": None})
 
-    def committed(self, seconds: float) -> None:
+    def record_commit(self, seconds: float) -> None:
         self._listed[-1]["commit"] = seconds
 
-    def timed(self, seconds: Mapping[str, float], rows: Mapping[str, int]) -> None:
+    def record_operators(self, seconds: Mapping[str, float], rows: Mapping[str, int]) -> None:
         """What each operator of a batch took and gave."""
         self._operators.append((seconds, rows))
 
@@ -71,15 +71,15 @@ class Recent:
                 one["rows"] += rows.get(name, 0)
         return found
 
-    def listed(self) -> Sequence[Mapping[str, Any]]:
+    def listed_batches(self) -> Sequence[Mapping[str, Any]]:
         """The last batches one by one, with the seconds of their stages."""
         return [dict(batch) for batch in self._listed]
 
-    def add(self, seconds: float, changes: int, stages: tuple[float, float, float]) -> None:
+    def record_batch(self, seconds: float, changes: int, stages: tuple[float, float, float]) -> None:
         """`stages`: seconds spent reading changes, running the rounds, and committing."""
-        self._done.append(_Done(time.time(), seconds, changes, stages))
+        self._timings.append(_BatchTiming(time.time(), seconds, changes, stages))
 
-    def skipped(self) -> dict[str, Any]:
+    def skipped_summary(self) -> dict[str, Any]:
         """The same of the last batches together, as JSON; nothing if none was left out."""
         found: Counter[str] = Counter()
         for skipped in self._skipped.values():
@@ -88,17 +88,17 @@ class Recent:
 
     def summary(self) -> dict[str, Any]:
         """Percentiles of batch time, and rates, as JSON."""
-        if not self._done:
+        if not self._timings:
             return {}
-        seconds = [d.seconds for d in self._done]
+        seconds = [d.seconds for d in self._timings]
         ordered = sorted(seconds)
         p50, p95, p99 = (round(ordered[math.ceil(len(ordered) * p / 100) - 1], 6) for p in (50, 95, 99))
         busy = sum(seconds)
-        changes = sum(d.changes for d in self._done)
-        span = max(time.time() - self._done[0].at + self._done[0].seconds, busy, 1e-9)
-        spent = {name: sum(d.stages[i] for d in self._done) for i, name in enumerate(STAGES)}
+        changes = sum(d.changes for d in self._timings)
+        span = max(time.time() - self._timings[0].ended + self._timings[0].seconds, busy, 1e-9)
+        spent = {name: sum(d.stages[i] for d in self._timings) for i, name in enumerate(STAGES)}
         return {
-            "batches": len(self._done),
+            "batches": len(self._timings),
             "p50_seconds": p50,
             "p95_seconds": p95,
             "p99_seconds": p99,
@@ -108,7 +108,7 @@ class Recent:
             "lane": self._lane,
             "stages": {
                 name: {
-                    "seconds": round(total / len(self._done), 6),
+                    "seconds": round(total / len(self._timings), 6),
                     "rows_per_second": round(changes / max(total, 1e-9), 1),
                     "busy_share": round(total / span, 4),
                 }
@@ -120,7 +120,7 @@ class Recent:
 # What a refresh says of itself.
 
 
-MENDED = "mended"
+REPAIR_NOTE = "mended"
 """The store's record of state that was made anew: {time, damage: why, count: how often}."""
 
 

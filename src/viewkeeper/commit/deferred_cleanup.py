@@ -22,108 +22,110 @@ from viewkeeper.errors import CorruptState, PublicationUnknown, ViewkeeperError
 from viewkeeper.model.schema import Table
 from viewkeeper.store.contract.store import Batch, Store
 
-NOTE = "afterwards"
+CLEANUP_NOTE = "afterwards"
 """The store's record of clean-up that failed: {time, failed: {what: error}, drop: [table]}."""
 
 _log = logging.getLogger("viewkeeper")
 
 
-class Afterwards:
+class DeferredCleanup:
     """What a maintainer still has to clean up."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._failed: dict[str, str] = {}
-        self._owed: dict[str, Callable[[], object]] = {}
-        self._drops: dict[str, Table] = {}
-        self._dropped: set[int] = set()
+        self._failures: dict[str, str] = {}
+        self._deferred: dict[str, Callable[[], object]] = {}
+        self._pending_drops: dict[str, Table] = {}
+        self._dropped_ids: set[int] = set()
         self.damage: CorruptState | None = None
         """Damage that clean-up came across: the next batch begins with it."""
 
     @property
-    def failed(self) -> tuple[str, ...]:
+    def failures(self) -> tuple[str, ...]:
         """What has not been done yet, and why."""
-        return tuple(f"{what}: {error}" for what, error in self._failed.items())
+        return tuple(f"{what}: {error}" for what, error in self._failures.items())
 
     @contextmanager
-    def of(self, what: str) -> Iterator[None]:
+    def attempt(self, label: str) -> Iterator[None]:
         """Do this; if it fails, say so and go on."""
         try:
             yield
         except Exception as error:
             if isinstance(error, CorruptState):
                 self.damage = error
-            self.add(what, error)
+            self.record_failure(label, error)
         else:
-            self.done(what)
+            self.clear_failure(label)
 
-    def owe(self, what: str, work: Callable[[], object]) -> None:
+    def run_or_defer(self, label: str, work: Callable[[], object]) -> None:
         """Do this, now or, if it fails, after a later batch."""
-        self._owed[what] = work
-        with self.of(what):
+        self._deferred[label] = work
+        with self.attempt(label):
             work()
-            del self._owed[what]
+            del self._deferred[label]
 
-    def drop(self, table: Table, point: str | None = None) -> None:
+    def drop_rows(self, table: Table, point: str | None = None) -> None:
         """Free the rows of a table that the catalog no longer lists. What fails is left to the next maintainer too."""
-        self._drops[_dropping(table)] = table
-        self.owe(_dropping(table), partial(self._drop, table, point))
+        self._pending_drops[_drop_label(table)] = table
+        self.run_or_defer(_drop_label(table), partial(self._drop_table_rows, table, point))
 
-    def again(self) -> None:
+    def retry(self) -> None:
         """Try once more what is owed: by this maintainer, an earlier one, or whoever dropped a table."""
         noted = False
-        with self.of("looking for what is left to do"):
-            note = self._store.note(NOTE)
+        with self.attempt("looking for what is left to do"):
+            note = self._store.note(CLEANUP_NOTE)
             noted = note is not None
-            for table in _drops(note):
-                self._owed.setdefault(_dropping(table), partial(self._drop, table))
-        for what, work in list(self._owed.items()):
-            self.owe(what, work)
-        if noted and not self._failed:
-            self._note()
+            for table in _noted_drops(note):
+                self._deferred.setdefault(_drop_label(table), partial(self._drop_table_rows, table))
+        for what, work in list(self._deferred.items()):
+            self.run_or_defer(what, work)
+        if noted and not self._failures:
+            self._save_note()
 
-    def _drop(self, table: Table, point: str | None = None) -> None:
+    def _drop_table_rows(self, table: Table, point: str | None = None) -> None:
         if point is not None:
-            failpoints.point(point)
+            failpoints.hit(point)
         catalog = self._store.catalog()
-        if catalog.of(table.id) is None:
+        if catalog.find_by_id(table.id) is None:
             self._store.drop_rows(table)
-        self._dropped.add(table.id)
+        self._dropped_ids.add(table.id)
 
-    def add(self, what: str, error: Exception) -> None:
+    def record_failure(self, label: str, error: Exception) -> None:
         """A failure that has been dealt with: it is told, and that is all."""
         said = error.message if isinstance(error, ViewkeeperError) else f"{type(error).__name__}: {error}"
-        level = logging.DEBUG if self._failed.get(what) == said else logging.WARNING  # once, while it stays the same
-        _log.log(level, "%s: what came after a published batch failed and is tried again: %s: %s", self._at, what, said)
-        self._failed[what] = said
-        self._note()
+        level = logging.DEBUG if self._failures.get(label) == said else logging.WARNING  # once, while it stays the same
+        _log.log(
+            level, "%s: what came after a published batch failed and is tried again: %s: %s", self._url, label, said
+        )
+        self._failures[label] = said
+        self._save_note()
 
-    def done(self, what: str) -> None:
+    def clear_failure(self, label: str) -> None:
         """It has been done, if it was not before."""
-        self._drops.pop(what, None)
-        if self._failed.pop(what, None) is not None:
-            _log.info("%s: done after all: %s", self._at, what)
-            self._note()
+        self._pending_drops.pop(label, None)
+        if self._failures.pop(label, None) is not None:
+            _log.info("%s: done after all: %s", self._url, label)
+            self._save_note()
 
-    def _note(self) -> None:
+    def _save_note(self) -> None:
         try:
-            others = {t.id: t for t in _drops(self._store.note(NOTE)) if t.id not in self._dropped}
-            drops = [t.to_json() for t in (others | {t.id: t for t in self._drops.values()}).values()]
-            some = bool(self._failed or drops)
-            note = {"time": time.time(), "failed": dict(self._failed), "drop": drops} if some else None
-            self._store.put_note(NOTE, note)
+            others = {t.id: t for t in _noted_drops(self._store.note(CLEANUP_NOTE)) if t.id not in self._dropped_ids}
+            drops = [t.to_json() for t in (others | {t.id: t for t in self._pending_drops.values()}).values()]
+            some = bool(self._failures or drops)
+            note = {"time": time.time(), "failed": dict(self._failures), "drop": drops} if some else None
+            self._store.put_note(CLEANUP_NOTE, note)
         except Exception as error:  # the report and the log have it
-            _log.warning("%s: no note of it can be left: %s", self._at, error)
+            _log.warning("%s: no note of it can be left: %s", self._url, error)
 
     @property
-    def _at(self) -> str:
+    def _url(self) -> str:
         return self._store.url
 
 
 def has_happened(store: Store, batch: Batch, error: Exception) -> bool:
     """Whether a commit that failed has published its batch all the same; PublicationUnknown if nobody says."""
     try:
-        found = store.published()
+        found = store.published_batch()
     except Exception as silent:
         raise PublicationUnknown(
             f"Whether batch {batch.number} of {store.url} is published is not known: {error} Then: {silent}"
@@ -131,17 +133,17 @@ def has_happened(store: Store, batch: Batch, error: Exception) -> bool:
     return found is not None and found.record.get("attempt") == batch.record["attempt"]
 
 
-def in_words(note: Mapping[str, Any] | None) -> str | None:
+def describe_cleanup_note(note: Mapping[str, Any] | None) -> str | None:
     """The note in words; None if there is none."""
     if note is None:
         return None
-    failed = {_dropping(table): "not done yet" for table in _drops(note)} | note["failed"]
+    failed = {_drop_label(table): "not done yet" for table in _noted_drops(note)} | note["failed"]
     return "; ".join(f"{what}: {error}" for what, error in failed.items())
 
 
-def _drops(note: Mapping[str, Any] | None) -> list[Table]:
+def _noted_drops(note: Mapping[str, Any] | None) -> list[Table]:
     return [Table.from_json(data) for data in note["drop"]] if note is not None else []
 
 
-def _dropping(table: Table) -> str:
+def _drop_label(table: Table) -> str:
     return f"dropping the rows of {table.name} (number {table.id})"

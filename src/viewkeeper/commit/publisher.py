@@ -26,31 +26,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from viewkeeper import expressions, failpoints
-from viewkeeper.commit.batch_history import Recent
-from viewkeeper.commit.compactor import Merger
-from viewkeeper.commit.deferred_cleanup import Afterwards, has_happened
+from viewkeeper.commit.batch_history import BatchHistory
+from viewkeeper.commit.compactor import Compactor
+from viewkeeper.commit.deferred_cleanup import DeferredCleanup, has_happened
 from viewkeeper.errors import CorruptState, MaintainerBusy
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.plan.dataflow import cache
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.resources.memory import Memory, forget_spilled, release
-from viewkeeper.runtime.error_attribution import storing
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.resources.memory import MemoryBudget, release_free_memory, remove_stale_spills
+from viewkeeper.runtime.error_attribution import attribute_store_errors
 from viewkeeper.state.manifest import Manifest, files_of
-from viewkeeper.state.open_state import State
-from viewkeeper.store.contract.store import Batch, Begun, Seen, Store, StreamChange, ViewChange
+from viewkeeper.state.open_state import OpenState
+from viewkeeper.store.contract.store import Batch, CaptureMark, OpenCommit, Store, StreamChange, ViewChange
 
-_LOST = {"runs": {}, "fingerprint": ""}
+_EMPTY_MANIFEST = {"runs": {}, "fingerprint": ""}
 """The manifest of a batch whose record is damaged: all state is made anew."""
 
-_MANY_ROWS = 200_000
+_MEMORY_RELEASE_ROWS = 200_000
 """Changed rows of views from which it is worth giving memory back before they are written."""
 
-COLLECTING = "removing files that no batch lists"
-_PUBLISHING = "an error of the store while it published"
+GARBAGE_COLLECTION = "removing files that no batch lists"
+_PUBLICATION = "an error of the store while it published"
 
 
 @dataclass(frozen=True)
-class Mark:
+class Checkpoint:
     """A published batch as a load sees it."""
 
     catalog: Catalog
@@ -64,100 +64,103 @@ class Publisher:
     `memory`: the database's whole budget, which the batch record tells.
     """
 
-    def __init__(self, store: Store, *, durable: bool, memory: Memory) -> None:
+    def __init__(self, store: Store, *, durable: bool, memory: MemoryBudget) -> None:
         self.store = store
         self.memory = memory
         self.lock = threading.RLock()
-        self.defining = threading.RLock()
-        self.recent = Recent()
+        self.definition_lock = threading.RLock()
+        self.history = BatchHistory()
         self.lease = store.acquire_lease()
         try:
             try:
-                batch = store.published()
+                batch = store.published_batch()
             except CorruptState:
-                batch = store.salvaged()
+                batch = store.salvage_batch()
             manifest = Manifest(fingerprint=expressions.fingerprint())
             if batch is not None:
-                manifest = Manifest.from_json(batch.record.get("manifest", _LOST))
+                manifest = Manifest.from_json(batch.record.get("manifest", _EMPTY_MANIFEST))
             self.batch = batch or Batch(0, store.head(), {})
-            self.state = State(store.state_path, manifest)
-            forget_spilled(self.state.directory)
-            self.merger = Merger(self.state, durable, memory.divided(4))
-            self.sets = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
+            self.state = OpenState(store.state_path, manifest)
+            remove_stale_spills(self.state.directory)
+            self.compactor = Compactor(self.state, durable, memory.divide(4))
+            self.view_manifests = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
             """The state of views that run alone, by view."""
-            self.afterwards = Afterwards(store)
-            with self.afterwards.of(COLLECTING):
-                self.state.collect(keep=files_of(self.sets.values()))
-                if not self.state.directory.is_far and (failed := self.state.collected()) is not None:
+            self.deferred_cleanup = DeferredCleanup(store)
+            with self.deferred_cleanup.attempt(GARBAGE_COLLECTION):
+                self.state.collect_garbage(keep=files_of(self.view_manifests.values()))
+                if (
+                    not self.state.directory.is_object_store
+                    and (failed := self.state.wait_for_collection()) is not None
+                ):
                     raise failed  # else a note that an earlier maintainer has left would be taken for settled
-            self.afterwards.again()
-            self.cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
+            self.deferred_cleanup.retry()
+            self.published_cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
             """When which cut was published: the log before it may be needed for a while."""
-            self.loading: dict[object, int] = {}
+            self.load_cuts: dict[object, int] = {}
             """The cuts of loads that go on: the log after them is needed."""
-            self._adopt(store.catalog())
+            self._set_catalog(store.catalog())
         except BaseException:
             self.lease.release()
             raise
 
     def close(self) -> None:
-        self.merger.close()
-        failed = self.state.collected()
-        if isinstance(failed, Exception) and not self.lease.lost:
-            self.afterwards.add(COLLECTING, failed)
+        self.compactor.close()
+        failed = self.state.wait_for_collection()
+        if isinstance(failed, Exception) and not self.lease.is_lost:
+            self.deferred_cleanup.record_failure(GARBAGE_COLLECTION, failed)
         self.lease.release()
 
     # -- what is published --------------------------------------------------------------------------------------------
 
-    def follow(self) -> None:
+    def reload(self) -> None:
         """Other processes may add tables; views change only here. A commit that failed may have happened after all."""
         self.check_lease()
-        batch = self.store.published()
+        batch = self.store.published_batch()
         if batch is not None and batch.number > self.batch.number:
             self.batch = batch
             self.state.adopt(Manifest.from_json(batch.record["manifest"]))
         current = self.store.catalog()
         if current.version != self.catalog.version:
-            self._adopt(current)
+            self._set_catalog(current)
 
     def check_lease(self) -> None:
         """Whoever was asleep while another process took over must not go on."""
-        if self.lease.lost:
+        if self.lease.is_lost:
             raise MaintainerBusy(
                 f"The lease on {self.store.url} is lost; another process may maintain it.", hint="Open it again."
             )
 
-    def mark(self) -> Mark:
+    def checkpoint(self) -> Checkpoint:
         with self.lock:
-            self.follow()
-            return Mark(self.catalog, self.batch, self.state.manifest)
+            self.reload()
+            return Checkpoint(self.catalog, self.batch, self.state.manifest)
 
     @contextmanager
-    def keeping(self) -> Iterator[Mark]:
+    def retain_checkpoint(self) -> Iterator[Checkpoint]:
         """The published batch, for a load: until it is left, the log after its cut is kept, and every file."""
         ticket = object()  # held in the dict, so no other load has the same one
         with self.lock:
-            mark = self.mark()
-            self.loading[ticket] = mark.batch.cut
+            mark = self.checkpoint()
+            self.load_cuts[ticket] = mark.batch.cut
         try:
             yield mark
         finally:
-            del self.loading[ticket]
+            del self.load_cuts[ticket]
 
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether a change waits that the published batch has not seen."""
         return self.store.pending(self.batch.cut, [t.id for t in self.catalog.tables]).calls > 0
 
-    def flow_of(self, catalog: Catalog) -> Flow:
+    def dataflow_of(self, catalog: Catalog) -> Dataflow:
         """The graph of the views that are maintained."""
-        return cache.maintained(self.store, catalog)
+        return cache.maintained_dataflow(self.store, catalog)
 
     def view(self, view_id: int) -> View | None:
         """A view of the catalog as it is now."""
         return self.catalog.views_by_id.get(view_id)
 
-    def _adopt(self, catalog: Catalog) -> None:
-        self.flow = self.flow_of(catalog)
+    def _set_catalog(self, catalog: Catalog) -> None:
+        self.dataflow = self.dataflow_of(catalog)
         self.catalog = catalog
 
     # -- steps 3 and 4 ------------------------------------------------------------------------------------------------
@@ -167,62 +170,62 @@ class Publisher:
         number: int,
         cut: int,
         manifest: Manifest,
-        views: list[ViewChange | StreamChange],
-        change: Callable[[Catalog], Catalog] | None = None,
-        seen: Mapping[int, Seen] | None = None,
-        begun: Begun | None = None,
+        changes: list[ViewChange | StreamChange],
+        update_catalog: Callable[[Catalog], Catalog] | None = None,
+        capture_marks: Mapping[int, CaptureMark] | None = None,
+        open_commit: OpenCommit | None = None,
     ) -> None:
         """Steps 3 and 4. `seen`: by the capture that led to the cut; None: it is the last batch's cut. `begun`: what
         the store was given of it already."""
-        catalog, flow = self.catalog, self.flow
-        if change is not None:
-            catalog = change(catalog)
-            flow = self.flow_of(catalog)
+        catalog, flow = self.catalog, self.dataflow
+        if update_catalog is not None:
+            catalog = update_catalog(catalog)
+            flow = self.dataflow_of(catalog)
         record = {
             "manifest": manifest.to_json(),
             "plan": flow.fingerprint,
             "time": time.time(),
-            "recent": self.recent.summary(),
+            "recent": self.history.summary(),
             "attempt": secrets.token_hex(8),
-            "memory": self.memory.given,
-            "batches": self.recent.listed(),
-            "merges": self.merger.counts(),
+            "memory": self.memory.process_limit,
+            "batches": self.history.listed_batches(),
+            "merges": self.compactor.statistics(),
         }
-        if skipped := self.recent.skipped():
+        if skipped := self.history.skipped_summary():
             record["skipped"] = skipped
-        if self.sets:
-            self.sets = {v: m for v, m in self.sets.items() if v in catalog.views_by_id}
-            record["sets"] = {str(v): m.to_json() for v, m in self.sets.items()}
-        batch = Batch(number, cut, record, self.batch.seen if seen is None else seen)
-        failpoints.point("commit.3.before")
-        if sum(map(size_of, views)) >= _MANY_ROWS:
-            release()  # what the rounds needed is free now, and the store is about to need as much
+        if self.view_manifests:
+            self.view_manifests = {v: m for v, m in self.view_manifests.items() if v in catalog.views_by_id}
+            record["sets"] = {str(v): m.to_json() for v, m in self.view_manifests.items()}
+        batch = Batch(number, cut, record, self.batch.capture_marks if capture_marks is None else capture_marks)
+        failpoints.hit("commit.3.before")
+        if sum(map(changed_row_count, changes)) >= _MEMORY_RELEASE_ROWS:
+            release_free_memory()  # what the rounds needed is free now, and the store is about to need as much
         try:
-            with storing(v.table for v in views):
-                self.store.commit(batch, views, change, begun)  # steps 3 and 4
-            self.afterwards.done(_PUBLISHING)
+            with attribute_store_errors(v.table for v in changes):
+                self.store.commit(batch, changes, update_catalog, open_commit)  # steps 3 and 4
+            self.deferred_cleanup.clear_failure(_PUBLICATION)
         except MaintainerBusy:
             raise
         except Exception as error:
             if not has_happened(self.store, batch, error):
                 raise
-            self.afterwards.add(_PUBLISHING, error)
+            self.deferred_cleanup.record_failure(_PUBLICATION, error)
         self.batch = batch
         self.state.adopt(manifest)
-        self.cuts.append((time.monotonic(), cut))
-        with self.afterwards.of("reading the catalog again"):  # or else the next batch does
-            failpoints.point("commit.4.after")
-            if change is not None:
-                self._adopt(self.store.catalog())
+        self.published_cuts.append((time.monotonic(), cut))
+        with self.deferred_cleanup.attempt("reading the catalog again"):  # or else the next batch does
+            failpoints.hit("commit.4.after")
+            if update_catalog is not None:
+                self._set_catalog(self.store.catalog())
 
-    def publish_views(self, change: Callable[[Catalog], Catalog]) -> None:
+    def publish_views(self, update_catalog: Callable[[Catalog], Catalog]) -> None:
         """A batch without changes that alters the views; state that none of them needs any more is let go."""
-        flow = self.flow_of(change(self.catalog))
-        manifest = self.state.manifest.only(flow.slots.keys())
-        self.publish(self.batch.number + 1, self.batch.cut, manifest, [], change)
+        flow = self.dataflow_of(update_catalog(self.catalog))
+        manifest = self.state.manifest.restricted_to(flow.slots.keys())
+        self.publish(self.batch.number + 1, self.batch.cut, manifest, [], update_catalog)
 
 
-def size_of(change: ViewChange | StreamChange) -> int:
+def changed_row_count(change: ViewChange | StreamChange) -> int:
     """How many rows of a view change."""
     if isinstance(change, StreamChange):
         return int(change.delta.num_rows)

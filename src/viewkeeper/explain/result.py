@@ -23,15 +23,15 @@ class Plan(str):
         return str(self)  # at a prompt the text itself, not one long line
 
 
-def plan(text: str, svg: str) -> Plan:
+def make_plan(text: str, svg: str) -> Plan:
     found = Plan(text)
     found.svg = svg
     return found
 
 
 def view_plan(store: Store, catalog: Catalog, view: str) -> Plan:
-    from viewkeeper.explain.diagram import picture_view
+    from viewkeeper.explain.diagram import view_diagram
     from viewkeeper.explain.render import to_svg
     from viewkeeper.explain.view import explain_view
 
-    return plan(explain_view(store, catalog, view), to_svg(picture_view(store, catalog, view)))
+    return make_plan(explain_view(store, catalog, view), to_svg(view_diagram(store, catalog, view)))

@@ -6,92 +6,106 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from viewkeeper.explain.explain import explain
-from viewkeeper.explain.notes import both_costs, companions, foresight, kin, membership
+from viewkeeper.explain.explain import render_explain
+from viewkeeper.explain.notes import (
+    describe_semijoins,
+    describe_shared_paths,
+    lazy_cost_notes,
+    membership_notes,
+    similar_view_notes,
+)
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.operators.description import FanOut
 from viewkeeper.operators.kinds import Input
-from viewkeeper.operators.operator import slots
+from viewkeeper.operators.operator import slot_names
 from viewkeeper.plan.compile.compiled_view import plan_of
 from viewkeeper.plan.dataflow import cache
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.plan.dataflow.sharing_hints import wishes
-from viewkeeper.plan.rules.preaggregation import told
-from viewkeeper.read.status import slot_sizes
-from viewkeeper.resources.directory import Directory
-from viewkeeper.runtime.cost_model import crossover_text, lanes_text
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.plan.dataflow.sharing_hints import sharing_hints
+from viewkeeper.plan.rules.preaggregation import describe_preaggregation
+from viewkeeper.read.status import _slot_sizes
+from viewkeeper.resources.directory import StateDirectory
+from viewkeeper.runtime.cost_model import lanes_text, rebuild_note
 from viewkeeper.state.manifest import Manifest
 from viewkeeper.state.run import weights_of
 from viewkeeper.state.run_file import open_run
 from viewkeeper.store.contract.store import Store
 
-_SAMPLED = 10_000
+_SAMPLE_ROWS = 10_000
 """Hashes of a run that are read to estimate its rows per key."""
 
 
 def explain_view(store: Store, catalog: Catalog, name: str) -> str:
     asked = catalog.view(name)
-    view = catalog.keeper(asked)
+    view = catalog.maintained_view(asked)
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    flow = cache.everything(store, catalog)
-    notes = [crossover_text(sorted(names[t] for t in flow.used))] if store.capabilities.before_images else []
-    mine = flow.behind([flow.sink(view.table.id).id])
-    for table, columns in flow.used.items():
-        if Input(table).id in mine and (text := store.scan_text(flow.tables[table], [c.name for c in columns])):
+    flow = cache.full_dataflow(store, catalog)
+    notes = [rebuild_note(sorted(names[t] for t in flow.used_columns))] if store.capabilities.before_images else []
+    mine = flow.upstream([flow.sink(view.table.id).id])
+    for table, columns in flow.used_columns.items():
+        if Input(table).id in mine and (text := store.describe_scan(flow.tables[table], [c.name for c in columns])):
             notes.append(text)
-    if view.sync is not None:
-        tables = ", ".join(names[t] for t in view.sync.of)
+    if view.synchronous_state is not None:
+        tables = ", ".join(names[t] for t in view.synchronous_state.table_ids)
         notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
-        return explain(flow, view.table, slot_sizes(store), names, _fan_out(store, flow), notes)
+        return render_explain(flow, view.table, _slot_sizes(store), names, _fan_out(store, flow), notes)
     if view.table.is_lazy:
-        sizes, fan_out = slot_sizes(store), _fan_out(store, flow)
-        return explain(flow, view.table, sizes, names, fan_out, both_costs(catalog, view, names, sizes, fan_out))
-    if (lanes := lanes_text(Directory(store.state_path))) is not None:
+        sizes, fan_out = _slot_sizes(store), _fan_out(store, flow)
+        return render_explain(
+            flow, view.table, sizes, names, fan_out, lazy_cost_notes(catalog, view, names, sizes, fan_out)
+        )
+    if (lanes := lanes_text(StateDirectory(store.state_path))) is not None:
         notes.append(lanes)
-    wished = wishes(catalog)
-    ahead = foresight(flow, view, wished, names, *_skipped(store))
-    summed = told(plan_of(view).query.root, names)
-    notes = [*companions(flow, view.table.id, wished, names), *ahead, *summed, *notes, *kin(store, catalog, asked)]
-    plan = explain(
-        flow, view.table, slot_sizes(store), names, _fan_out(store, flow), notes, _members(store, flow, mine)
+    wished = sharing_hints(catalog)
+    ahead = describe_semijoins(flow, view, wished, names, *_skipped_rows(store))
+    summed = describe_preaggregation(plan_of(view).query.root, names)
+    notes = [
+        *describe_shared_paths(flow, view.table.id, wished, names),
+        *ahead,
+        *summed,
+        *notes,
+        *similar_view_notes(store, catalog, asked),
+    ]
+    plan = render_explain(
+        flow, view.table, _slot_sizes(store), names, _fan_out(store, flow), notes, _member_counts(store, flow, mine)
     )
-    return "\n".join([*membership(store, catalog, asked), plan])
+    return "\n".join([*membership_notes(store, catalog, asked), plan])
 
 
-def _fan_out(store: Store, flow: Flow) -> FanOut:
+def _fan_out(store: Store, dataflow: Dataflow) -> FanOut:
     """Rows of one hash in each arrangement, from the first rows of its longest run."""
-    batch = store.published()
+    batch = store.published_batch()
     manifest = Manifest() if batch is None else Manifest.from_json(batch.record["manifest"])
     found = {}
-    for operator in flow.operators.values():
+    for operator in dataflow.operators.values():
         runs = manifest.runs.get(f"{operator.id}/0", ()) if operator.is_arrangement else ()
-        if runs and Directory(store.state_path).exists():
+        if runs and StateDirectory(store.state_path).exists():
             run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
-            hashes = run.hashes[:_SAMPLED]
+            hashes = run.hashes[:_SAMPLE_ROWS]
             found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
     return found
 
 
-def _members(store: Store, flow: Flow, names: Iterable[str]) -> Mapping[str, int]:
+def _member_counts(store: Store, dataflow: Dataflow, names: Iterable[str]) -> Mapping[str, int]:
     """How many members those of the named operators have that make members' rows.
 
     Runs that are not merged yet have a row for each time that a member came or went; the weights tell them apart.
     """
-    batch = store.published()
-    if batch is None or not Directory(store.state_path).exists():
+    batch = store.published_batch()
+    if batch is None or not StateDirectory(store.state_path).exists():
         return {}
     runs = Manifest.from_json(batch.record["manifest"]).runs
     found = {}
-    for operator in map(flow.operators.__getitem__, names):
+    for operator in map(dataflow.operators.__getitem__, names):
         if operator.members_slot is not None:
-            held = runs.get(slots(operator)[operator.members_slot], ())
+            held = runs.get(slot_names(operator)[operator.members_slot], ())
             opened = (open_run(store.state_path, entry, verify=False) for entry in held)
-            found[operator.id] = sum(int(weights_of(run.weighted).sum()) for run in opened)
+            found[operator.id] = sum(int(weights_of(run.weighted_rows).sum()) for run in opened)
     return found
 
 
-def _skipped(store: Store) -> tuple[Mapping[str, int], int]:
+def _skipped_rows(store: Store) -> tuple[Mapping[str, int], int]:
     """Rows that lookups left out, by operator, and in how many of the last batches."""
-    batch = store.published()
+    batch = store.published_batch()
     told = {} if batch is None else batch.record.get("skipped", {})
     return told.get("rows", {}), told.get("batches", 0)

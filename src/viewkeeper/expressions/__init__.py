@@ -17,11 +17,11 @@ import zlib
 from collections.abc import Iterator
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.expressions.backends.duckdb_errors import error_code
-from viewkeeper.expressions.backends.duckdb_functions import fingerprint, setup
+from viewkeeper.expressions.backends.duckdb_errors import translate_error
+from viewkeeper.expressions.backends.duckdb_functions import fingerprint, register_functions
 from viewkeeper.expressions.rules import logic
 from viewkeeper.expressions.rules.rule import Rule, cast
-from viewkeeper.expressions.rules.table import TABLE
+from viewkeeper.expressions.rules.table import RULES
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
@@ -30,39 +30,39 @@ __all__ = [
     "SUPPORTED",
     "can_raise",
     "check",
-    "error_code",
     "failing",
     "fingerprint",
-    "predicate",
+    "register_functions",
     "render",
-    "setup",
+    "render_predicate",
+    "translate_error",
 ]
 
-OPS = frozenset(TABLE)
+OPS = frozenset(RULES)
 """Catalyst's classes that can be rendered."""
 
-SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r in TABLE.values() if r.sql)
+SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r in RULES.values() if r.sql)
 """(Catalyst class, how it is written in SQL, what to know), for the reference page."""
 
 
 def render(expr: Expr) -> str:
     """DuckDB text for `expr`, of the DuckDB type of its type. Raises Unsupported."""
-    rule = _rule(expr)
+    rule = _find_rule(expr)
     if expr.op in ("And", "Or"):
         parts = logic.operands(expr)
         return logic.chain(expr.op, parts, [render(p) for p in parts], can_raise)
     texts = [render(a) for a in expr.args]
     failing = [can_raise(a) for a in expr.args]
-    lazy = rule.stops == "no"
-    before = {i for i, fails in enumerate(failing) if fails and rule.apart(expr)}
-    heavy = {i for i, t in enumerate(texts) if len(t) > _HEAVY and (not lazy or i == 0 or not failing[i])}
+    lazy = rule.stops_at_null == "no"
+    before = {i for i, fails in enumerate(failing) if fails and rule.isolates_failing_args(expr)}
+    heavy = {i for i, t in enumerate(texts) if len(t) > _MAX_INLINE_LENGTH and (not lazy or i == 0 or not failing[i])}
     once = before | heavy
-    names = {i: _variable(texts[i]) for i in once}
+    names = {i: _variable_name(texts[i]) for i in once}
     shown = [names.get(i, t) for i, t in enumerate(texts)]
-    text = (_guarded(expr, shown) if lazy and any(failing[1:]) else None) or rule.write(expr, shown)
-    if not rule.typed and expr.type != types.VOID:  # raise_error has the type of whatever it stands in for
+    text = (_render_guarded(expr, shown) if lazy and any(failing[1:]) else None) or rule.duckdb(expr, shown)
+    if not rule.is_typed and expr.type != types.VOID:  # raise_error has the type of whatever it stands in for
         text = cast(text, expr.type)
-    order = list(range(len(texts)))[:: -1 if rule.stops == "right" else 1]
+    order = list(range(len(texts)))[:: -1 if rule.stops_at_null == "right" else 1]
     for place in reversed(range(len(order))):
         i = order[place]
         if not lazy and expr.args[i].nullable and any(failing[j] for j in order[place + 1 :]):
@@ -72,11 +72,11 @@ def render(expr: Expr) -> str:
     return text
 
 
-_HEAVY = 300
+_MAX_INLINE_LENGTH = 300
 """Characters of an argument's text above which it is evaluated once and not wherever it is mentioned."""
 
 
-def _variable(text: str) -> str:
+def _variable_name(text: str) -> str:
     return f"v{zlib.crc32(text.encode()):08x}"
 
 
@@ -87,7 +87,7 @@ def _bind(variable: str, value: str, text: str, inline: bool) -> str:
     return f"list_transform([{value}], lambda {variable}: {text})[1]"
 
 
-def predicate(condition: Expr) -> str:
+def render_predicate(condition: Expr) -> str:
     """DuckDB text for a Filter's condition: Spark tests its conjuncts in order and drops a row at the first that is
     not true, so a NULL conjunct keeps the next from being evaluated."""
     parts = logic.operands(condition) if condition.op == "And" else [condition]
@@ -117,22 +117,24 @@ def failing(expr: Expr) -> Iterator[Expr]:
     todo = [expr]
     while todo:  # not recursive: a chain of ORs can be thousands deep
         e = todo.pop()
-        if _rule(e).raises(e):
+        if _find_rule(e).raises(e):
             yield e
         todo.extend(e.args)
 
 
-def _rule(expr: Expr) -> Rule:
-    rule = TABLE.get(expr.op)
+def _find_rule(expr: Expr) -> Rule:
+    rule = RULES.get(expr.op)
     if rule is None:
         known = ", ".join(sql for _, sql, _ in SUPPORTED)
-        raise Unsupported(f"The expression {_spelling(expr)} is not supported in a view.", hint=f"Supported: {known}.")
+        raise Unsupported(
+            f"The expression {_display_name(expr)} is not supported in a view.", hint=f"Supported: {known}."
+        )
     if reason := rule.refuse(expr):
         raise Unsupported(f"{reason} is not supported in a view.")
     return rule
 
 
-def _spelling(expr: Expr) -> str:
+def _display_name(expr: Expr) -> str:
     """As Spark SQL calls it; a Java method that stands for a function with underscores: `parseUrl` → parse_url."""
     if isinstance(expr.value, str):
         return expr.value
@@ -140,7 +142,7 @@ def _spelling(expr: Expr) -> str:
     return "".join(f"_{c}" if c.isupper() and i and not op[i - 1].isupper() else c for i, c in enumerate(op)).lower()
 
 
-def _guarded(expr: Expr, texts: list[str]) -> str | None:
+def _render_guarded(expr: Expr, texts: list[str]) -> str | None:
     """COALESCE and IN whose later arguments can fail, as a CASE."""
     match expr.op:
         case "Coalesce":

@@ -40,7 +40,7 @@ class Expr:
     @staticmethod
     def from_json(data: list[Any]) -> Expr:
         op, type_, args, value, nullable = data
-        return Expr(op, types.of(type_), tuple(Expr.from_json(a) for a in args), _frozen(value), nullable)
+        return Expr(op, types.parse_type(type_), tuple(Expr.from_json(a) for a in args), _freeze(value), nullable)
 
 
 def column(name: str, type_: Type, nullable: bool = True) -> Expr:
@@ -59,6 +59,6 @@ class Named:
         return Column(self.name, self.expr.type, self.expr.nullable)
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """JSON lists come back as tuples, so that an expression stays hashable."""
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+    return tuple(_freeze(v) for v in value) if isinstance(value, list) else value

@@ -17,9 +17,9 @@ import duckdb  # noqa: F401
 from viewkeeper.maintain import continuous, registry
 
 
-def _end() -> None:
-    continuous.stop_all()
-    registry.end_all()
+def _end_maintenance() -> None:
+    continuous.stop_all_maintenance()
+    registry.end_all_maintainers()
 
 
-atexit.register(_end)
+atexit.register(_end_maintenance)

@@ -19,28 +19,28 @@ from dataclasses import replace
 from functools import partial
 
 from viewkeeper import expressions
-from viewkeeper.capture.partition_store import Kept
+from viewkeeper.capture.partition_store import PartitionStore
 from viewkeeper.commit.batch_history import BatchReport
-from viewkeeper.commit.cleanup import Tidying
+from viewkeeper.commit.cleanup import Cleanup
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.errors import Contradiction, CorruptState, ViewkeeperError
 from viewkeeper.maintain.batches import Batches
 from viewkeeper.maintain.definitions import families, synchronous_views
 from viewkeeper.maintain.definitions.definer import Definer
 from viewkeeper.maintain.load.loader import Loader
-from viewkeeper.maintain.load.repair import Mender
+from viewkeeper.maintain.load.repair import StateRepair
 from viewkeeper.maintain.load.suspension import Suspender
-from viewkeeper.maintain.strategies.scheduled import Scheduler
+from viewkeeper.maintain.strategies.scheduled import ViewScheduler
 from viewkeeper.model.catalog.strategies import strategy_of
-from viewkeeper.resources.directory import Directory
-from viewkeeper.resources.duckdb_pool import usual_size
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.process_budget import begin_maintaining, budget, end_maintaining
-from viewkeeper.runtime.cost_model import RAN_OUT, Lanes, checked_lane, out_of_memory
+from viewkeeper.resources.directory import StateDirectory
+from viewkeeper.resources.duckdb_pool import default_pool_size
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.process_budget import process_budget, register_maintainer, unregister_maintainer
+from viewkeeper.runtime.cost_model import OUT_OF_MEMORY_ERRORS, LaneCostModel, check_lane, out_of_memory_error
 from viewkeeper.runtime.error_attribution import BrokenViews, Contradicted
-from viewkeeper.runtime.executor import Resources
-from viewkeeper.runtime.spark.sessions import Spark
-from viewkeeper.runtime.statement_warmup import Preparing
+from viewkeeper.runtime.executor import ExecutorResources
+from viewkeeper.runtime.spark.sessions import SparkProvider
+from viewkeeper.runtime.statement_warmup import StatementWarmup
 from viewkeeper.store.contract.store import Store
 
 
@@ -55,7 +55,7 @@ class Maintainer:
     def __init__(
         self,
         store: Store,
-        spark: Spark,
+        spark: SparkProvider,
         *,
         durable: bool = True,
         threads: int | None = None,
@@ -64,65 +64,69 @@ class Maintainer:
     ) -> None:
         self.store = store
         self.on_batch: Callable[[BatchReport], None] | None = None
-        whole = Memory(budget(memory)).beside(Directory(store.state_path))
-        size = usual_size() if threads is None else threads
-        lanes = Lanes(Directory(store.state_path), spark.cluster, size)
-        resources = Resources(store, spark, durable, size, whole, lanes)
+        whole = MemoryBudget(process_budget(memory)).with_spill_directory(StateDirectory(store.state_path))
+        size = default_pool_size() if threads is None else threads
+        lanes = LaneCostModel(StateDirectory(store.state_path), spark.cluster, size)
+        resources = ExecutorResources(store, spark, durable, size, whole, lanes)
         self.publisher = Publisher(store, durable=durable, memory=resources.memory)
         try:
-            self.stage = resources.stage(self.publisher.state)
-            self.tidying = Tidying(self.publisher, retention)
-            self.loader = Loader(self.publisher, self.tidying, resources, self.stage, self.refresh)
-            self.mender = Mender(self.publisher, self.loader)
-            self.batches = Batches(self.publisher, self.tidying, self.stage, self.mender.rebuild)
-            self.suspender = Suspender(self.publisher, self.loader, self.mender, self.batches.reach)
-            self.scheduler = Scheduler(self.publisher, resources, self.stage, self.loader, self.suspender)
-            self.tidying.in_use = self.scheduler.files
+            self.executor = resources.create_executor(self.publisher.state)
+            self.cleanup = Cleanup(self.publisher, retention)
+            self.loader = Loader(self.publisher, self.cleanup, resources, self.executor, self.refresh)
+            self.state_repair = StateRepair(self.publisher, self.loader)
+            self.batches = Batches(self.publisher, self.cleanup, self.executor, self.state_repair.rebuild)
+            self.suspender = Suspender(self.publisher, self.loader, self.state_repair, self.batches.require_position)
+            self.view_scheduler = ViewScheduler(self.publisher, resources, self.executor, self.loader, self.suspender)
+            self.cleanup.files_in_use = self.view_scheduler.files
             self.definer = Definer(
                 self.publisher,
-                self.tidying,
+                self.cleanup,
                 self.loader,
-                self.mender,
+                self.state_repair,
                 self.suspender,
-                self.scheduler,
+                self.view_scheduler,
                 self.refresh,
             )
         except BaseException:
             self.publisher.close()
             raise
-        begin_maintaining(self)
-        spark.ready()
-        self.preparing = Preparing(self.stage.crew, self.publisher.state.directory)
+        register_maintainer(self)
+        spark.prepare()
+        self.statement_warmup = StatementWarmup(self.executor.pool, self.publisher.state.directory)
         try:
-            with self.preparing.aside():
-                self._begin()
+            with self.statement_warmup.pause():
+                self._prepare_state()
         except BaseException:
             self.close()
             raise
 
-    def _begin(self) -> None:
+    def _prepare_state(self) -> None:
         """State of another version, or of a record that is damaged, is made anew before the first batch."""
         publisher = self.publisher
-        publisher.afterwards.owe("forgetting old parts of loads", Kept(self.store, publisher.state.directory).forget)
-        publisher.afterwards.owe("sweeping parameters", partial(families.swept, self.store, self.definer.making))
+        publisher.deferred_cleanup.run_or_defer(
+            "forgetting old parts of loads", PartitionStore(self.store, publisher.state.directory).delete_partitions
+        )
+        publisher.deferred_cleanup.run_or_defer(
+            "sweeping parameters", partial(families.sweep_parameters, self.store, self.definer.members_in_creation)
+        )
         made, record = publisher.state.manifest.fingerprint, publisher.batch.record
         if made != expressions.fingerprint():
-            publisher.sets = {}
+            publisher.view_manifests = {}
             # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
             known = "manifest" in record
             cut = None if known else self.store.head()
             why = f"it was made with {made}, this is {expressions.fingerprint()}"
-            self.loader.tell([why if known else "the record of the last batch is damaged"])
-            self.suspender.going_on(lambda: self.mender.rebuild(cut), always=True)
-        elif record and not publisher.flow.has(record.get("plan")):
-            self.suspender.going_on(self.mender.adapt, always=True)
+            self.loader.report_rebuild([why if known else "the record of the last batch is damaged"])
+            self.suspender.run_without_failing(lambda: self.state_repair.rebuild(cut), always=True)
+        elif record and not publisher.dataflow.has_fingerprint(record.get("plan")):
+            self.suspender.run_without_failing(self.state_repair.load_missing, always=True)
 
     def close(self) -> None:
-        end_maintaining(self)
-        self.preparing.close()
-        self.scheduler.close()
+        unregister_maintainer(self)
+        self.statement_warmup.close()
+        self.view_scheduler.close()
         with self.publisher.lock:
-            self.stage.close()
+            self.executor.close()
             self.publisher.close()
 
     def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
@@ -131,62 +135,62 @@ class Maintainer:
         State or log that are damaged are mended first. A view that fails on its own rows is taken out and the others go
         on (`suspending`).
         """
-        checked_lane(lane)
-        with self.publisher.lock, self.preparing.aside(), self.mender.noting_contradictions():
+        check_lane(lane)
+        with self.publisher.lock, self.statement_warmup.pause(), self.state_repair.watch_contradictions():
             try:
-                report = self._to_head(lane, max_changes)
+                report = self._refresh_to_head(lane, max_changes)
             except Contradiction:
                 raise
             except CorruptState as damage:
-                self.suspender.going_on(partial(self.mender.mend, damage))
-                report = self._to_head(lane, max_changes)
-            return report if self.publisher.afterwards.damage is None else self._mended_after(report)
+                self.suspender.run_without_failing(partial(self.state_repair.repair_damage, damage))
+                report = self._refresh_to_head(lane, max_changes)
+            return report if self.publisher.deferred_cleanup.damage is None else self._repair_after(report)
 
     def refresh_all(self, lane: str = "auto", *, suspend: bool = True) -> BatchReport:
         """`refresh`, then the views with a cut of their own. Without `suspend` a view that fails fails it all."""
-        with nullcontext() if suspend else self.suspender.refusing():
+        with nullcontext() if suspend else self.suspender.raise_failures():
             report = self.refresh(lane)
-            self.scheduler.run(now=True)
-        late = self.suspender.told()
+            self.view_scheduler.run(run_all=True)
+        late = self.suspender.take_unreported()
         return replace(report, suspended={**report.suspended, **late}) if late else report
 
-    def _to_head(self, lane: str, max_changes: int | None) -> BatchReport:
-        publisher, mended = self.publisher, self.loader.mended
-        with self.stage.capturing(lane):
+    def _refresh_to_head(self, lane: str, max_changes: int | None) -> BatchReport:
+        publisher, mended = self.publisher, self.loader.repairs
+        with self.executor.distribute_capture(lane):
             target = self.store.head() if max_changes is None else 0
             while True:
                 try:
                     report = self.batches.run(lane, max_changes)
                     # Batches that do not fit into memory at once: on to where the log was.
-                    while max_changes is None and publisher.batch.cut < target and publisher.behind():
+                    while max_changes is None and publisher.batch.cut < target and publisher.is_behind():
                         report = self.batches.run(lane, None)
-                    report = replace(report, suspended=self.suspender.told(), mended=tuple(mended))
+                    report = replace(report, suspended=self.suspender.take_unreported(), mended=tuple(mended))
                     mended.clear()
                     if self.on_batch is not None and (report.lane != "none" or report.suspended or report.mended):
                         self.on_batch(report)
                     return report
                 except (BrokenViews, Contradicted) as broken:
-                    self.suspender.take_out(broken)
-                except RAN_OUT as short:
+                    self.suspender.suspend_failing(broken)
+                except OUT_OF_MEMORY_ERRORS as short:
                     if not self.batches.halve():
-                        raise short if isinstance(short, ViewkeeperError) else out_of_memory("a batch") from short
+                        raise short if isinstance(short, ViewkeeperError) else out_of_memory_error("a batch") from short
 
-    def _mended_after(self, report: BatchReport) -> BatchReport:
+    def _repair_after(self, report: BatchReport) -> BatchReport:
         """Damage that clean-up came across: it is made good at once, and the batch is published whether it can be."""
-        afterwards, mended = self.publisher.afterwards, self.loader.mended
+        afterwards, mended = self.publisher.deferred_cleanup, self.loader.repairs
         damage, afterwards.damage = afterwards.damage, None
         if damage is not None:
-            with afterwards.of("mending what clean-up came across"):
-                self.mender.mend(damage)
+            with afterwards.attempt("mending what clean-up came across"):
+                self.state_repair.repair_damage(damage)
         told = (*report.mended, *mended)
         mended.clear()
-        return replace(report, mended=told, afterwards=afterwards.failed)
+        return replace(report, mended=told, afterwards=afterwards.failures)
 
     def repair(self, views: frozenset[int]) -> None:
         """Make these views anew, with all state behind them. Rows that are right already are not written."""
-        self.suspender.going_on(partial(self.mender.repair, views))
-        for view in self.publisher.catalog.special:
-            if view.table.id in views and strategy_of(view).runs_alone:
-                self.scheduler.make_whole(view)
-            if view.table.id in views and view.sync is not None:
-                synchronous_views.make_anew(self.store, view)
+        self.suspender.run_without_failing(partial(self.state_repair.repair_views, views))
+        for view in self.publisher.catalog.nonstandard_views:
+            if view.table.id in views and strategy_of(view).has_own_cut:
+                self.view_scheduler.remake_fully(view)
+            if view.table.id in views and view.synchronous_state is not None:
+                synchronous_views.rebuild(self.store, view)

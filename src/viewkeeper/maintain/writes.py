@@ -14,13 +14,13 @@ from viewkeeper.errors import ReadOnly
 from viewkeeper.model.intake.rows import keys_table, last_by_key, rows_table, updates_table
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.store.contract.commits import Written
+from viewkeeper.store.contract.commits import WriteResult
 from viewkeeper.store.contract.store import Store
 
 if TYPE_CHECKING:
     from viewkeeper.maintain.continuous import Maintenance
 
-_PATIENCE = 10.0
+_ROOM_TIMEOUT = 10.0
 """Seconds that a write waits for views that are too far behind."""
 
 
@@ -31,7 +31,7 @@ class Writes:
         self._store, self.mode = store, mode
         self.maintenance: Maintenance | None = None
         """What keeps the views fresh in the background, if this handle has begun it."""
-        self.written: Callable[[], None] = self.wake
+        self.on_write: Callable[[], None] = self.wake
         """Told of every write call; who has to answer a writer first wakes the maintenance later."""
 
     def close(self, store: Store) -> None:
@@ -57,29 +57,29 @@ class Writes:
         table = self.table(name, "put into")
         puts = last_by_key(table, rows_table(table, rows))
         no_keys = table.arrow.empty_table().select([c.name for c in table.key_columns])
-        return self.made(lambda: self._store.write(table, puts, no_keys))
+        return self.run_write(lambda: self._store.write(table, puts, no_keys))
 
     def delete(self, name: str, keys: Any) -> Token:
-        return self.deleted(name, keys)[0]
+        return self.delete_counted(name, keys)[0]
 
-    def deleted(self, name: str, keys: Any) -> tuple[Token, int]:
+    def delete_counted(self, name: str, keys: Any) -> tuple[Token, int]:
         """The same, and how many rows were there, where the store knows."""
         table = self.table(name, "delete from")
         deletes = last_by_key(table, keys_table(table, keys))
-        return self._counted(lambda: self._store.write(table, table.arrow.empty_table(), deletes))
+        return self._run_counted(lambda: self._store.write(table, table.arrow.empty_table(), deletes))
 
     def update(self, name: str, key: Any, columns: Mapping[str, Any]) -> Token:
         table = self.table(name, "update")
         key_row, new_values = updates_table(table, key, columns)
-        return self.made(lambda: self._store.update(table, key_row, new_values))
+        return self.run_write(lambda: self._store.update(table, key_row, new_values))
 
-    def made(self, write: Callable[[], Written]) -> Token:
+    def run_write(self, write: Callable[[], WriteResult]) -> Token:
         """What a write call of the store gives, as a token."""
-        return self._counted(write)[0]
+        return self._run_counted(write)[0]
 
-    def _counted(self, write: Callable[[], Written]) -> tuple[Token, int]:
+    def _run_counted(self, write: Callable[[], WriteResult]) -> tuple[Token, int]:
         if self.maintenance is not None:
-            self.maintenance.make_room(_PATIENCE)
+            self.maintenance.make_room(_ROOM_TIMEOUT)
         written = write()
-        self.written()
-        return Token(self._store.uuid, written.position, written.atomic), written.changed
+        self.on_write()
+        return Token(self._store.uuid, written.position, written.atomic), written.changed_rows

@@ -22,23 +22,23 @@ def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def taken(array: pa.Array, places: pa.Array) -> pa.Array:
+def take_array(array: pa.Array, indices: pa.Array) -> pa.Array:
     """What `array.take` gives, without the two calls before it that choose between kinds of arguments."""
-    return _TAKE.call([array, places])
+    return _TAKE.call([array, indices])
 
 
-def rows_at(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
+def take_table_rows(table: pa.Table, indices: npt.NDArray[np.int64]) -> pa.Table:
     """What `table.take` gives, at the cost of these rows: of a column in several chunks Arrow's `take` first copies all
     into one, 95 ms for 16,384 of 5 million rows instead of 4."""
     chunks = table.to_batches()
     if len(chunks) <= 1:
-        return table.take(pa.array(places))
+        return table.take(pa.array(indices))
     ends = np.cumsum([chunk.num_rows for chunk in chunks])
-    which = np.searchsorted(ends, places, "right")
+    which = np.searchsorted(ends, indices, "right")
     order = np.argsort(which, kind="stable")
     edges = np.searchsorted(which[order], np.arange(len(chunks) + 1))
     found = [
-        chunk.take(pa.array(places[order[low:high]] - (end - chunk.num_rows)))
+        chunk.take(pa.array(indices[order[low:high]] - (end - chunk.num_rows)))
         for chunk, end, (low, high) in zip(chunks, ends, pairwise(edges), strict=True)
         if high > low
     ]
@@ -55,19 +55,22 @@ def rows_at(table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
 # dates and decimals of up to 18 digits compare as whole numbers do. numpy does either sooner than Arrow.
 
 
-_PLAIN = (
+_FIXED_WIDTH_TYPES = (
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
     *(pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us"), (_DECIMAL := pa.decimal128(38, 0))),
 )
-_WORDS = {kind.id: np.dtype(f"V{kind.byte_width}" if kind.byte_width > 8 else f"u{kind.byte_width}") for kind in _PLAIN}
-_WHOLE = frozenset(kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), _DECIMAL))
+_WORD_DTYPES = {
+    kind.id: np.dtype(f"V{kind.byte_width}" if kind.byte_width > 8 else f"u{kind.byte_width}")
+    for kind in _FIXED_WIDTH_TYPES
+}
+_INTEGER_TYPES = frozenset(kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), _DECIMAL))
 _WORD_DIGITS = 18
 """A decimal of no more digits is told by its lower word: the upper one only repeats the sign."""
 
 
-def words(array: pa.Array) -> npt.NDArray[Any] | None:
+def buffer_view(array: pa.Array) -> npt.NDArray[Any] | None:
     """A column of numbers, dates or times without NULLs as it lies in memory; None of any other."""
-    kind = _WORDS.get(array.type.id)
+    kind = _WORD_DTYPES.get(array.type.id)
     if kind is None or array.null_count:
         return None
     if not len(array):
@@ -76,9 +79,9 @@ def words(array: pa.Array) -> npt.NDArray[Any] | None:
     return found
 
 
-def integers(array: pa.Array) -> npt.NDArray[Any] | None:
+def integer_view(array: pa.Array) -> npt.NDArray[Any] | None:
     """A column of integers, dates or decimals of up to 18 digits without NULLs as whole numbers; None of any other."""
-    found = words(array) if array.type.id in _WHOLE else None
+    found = buffer_view(array) if array.type.id in _INTEGER_TYPES else None
     if found is None:
         return None
     if not pa.types.is_decimal128(array.type):
@@ -86,20 +89,20 @@ def integers(array: pa.Array) -> npt.NDArray[Any] | None:
     return found.view(np.int64)[::2] if array.type.precision <= _WORD_DIGITS else None
 
 
-def integer(scalar: pa.Scalar) -> int | None:
+def integer_value(scalar: pa.Scalar) -> int | None:
     """The same of one value, which is not NULL."""
     kind = scalar.type
-    if kind.id not in _WHOLE:
+    if kind.id not in _INTEGER_TYPES:
         return None
     if pa.types.is_decimal128(kind):
         return int(scalar.as_py().scaleb(kind.scale)) if kind.precision <= _WORD_DIGITS else None
     return int(scalar.value if pa.types.is_date32(kind) else scalar.as_py())  # Python has no dates after 9999
 
 
-def same_words(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_] | None:
+def equal_bits(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_] | None:
     """Where two columns of one type and length have the same bits, some microseconds sooner than Arrow says so; None of
     columns that are no plain words."""
-    left, right = words(one), words(other)
+    left, right = buffer_view(one), buffer_view(other)
     if left is None or right is None:
         return None
     if left.dtype.itemsize > 8:

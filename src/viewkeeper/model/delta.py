@@ -14,31 +14,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model import types
-from viewkeeper.model.arrow_buffers import one_chunk, same_words, words
+from viewkeeper.model.arrow_buffers import buffer_view, equal_bits, one_chunk
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.model.threads import Threads
+from viewkeeper.model.threads import ThreadPool
 
-Places = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 _WORD = 8
-_MANY_ROWS = 1_000_000
-_FEW_ROWS = 100_000
+_PARALLEL_ROWS = 1_000_000
+_SINGLE_TAKE_ROWS = 100_000
 """Rows of which all columns are taken by one call."""
 
 
-def weighted(rows: pa.Table, weight: int) -> pa.Table:
+def with_weight(rows: pa.Table, weight: int) -> pa.Table:
     """The rows, each with the same weight."""
     return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
 
 
-def no_rows(columns: Sequence[Column]) -> pa.Table:
+def empty_delta(columns: Sequence[Column]) -> pa.Table:
     """An empty delta of these columns, with weight and hash."""
     fields = [(c.name, types.arrow(c.type)) for c in columns]
     return pa.schema([*fields, (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()
 
 
-def plain(table: pa.Table) -> pa.Table:
+def normalize_chunks(table: pa.Table) -> pa.Table:
     """One chunk a column and no string views: pyarrow has no `take` for them, and DuckDB may hand them out."""
     columns = []
     for chunked in table.columns:
@@ -50,15 +50,15 @@ def plain(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=table.column_names).combine_chunks()
 
 
-def identical(one: pa.Table, other: pa.Table, *, but: str = "") -> npt.NDArray[np.bool_]:
+def identical_rows(one: pa.Table, other: pa.Table, *, ignored_column: str = "") -> npt.NDArray[np.bool_]:
     """Where two tables have rows that nothing tells apart (but one column): NULL is NULL, −0.0 is not 0.0."""
     same = np.ones(one.num_rows, np.bool_)
     for name in one.column_names:
         left, right = one.column(name), other.column(name)
-        if name == but:
+        if name == ignored_column:
             continue
         if left.num_chunks == right.num_chunks == 1 and left.type == right.type:
-            bits = same_words(left.chunk(0), right.chunk(0))
+            bits = equal_bits(left.chunk(0), right.chunk(0))
             if bits is not None:
                 same &= bits
                 continue
@@ -73,13 +73,15 @@ def identical(one: pa.Table, other: pa.Table, *, but: str = "") -> npt.NDArray[n
     return same
 
 
-def identical_at(rows: pa.Table, one: Places, other: Places, *, but: str = "") -> npt.NDArray[np.bool_]:
+def identical_rows_at(
+    rows: pa.Table, one: RowIndices, other: RowIndices, *, ignored_column: str = ""
+) -> npt.NDArray[np.bool_]:
     """The same of rows of one table, told by their places."""
     same, others = np.ones(len(one), np.bool_), []
     for name in rows.column_names:
-        if name == but:
+        if name == ignored_column:
             continue
-        found = words(one_chunk(rows.column(name)))
+        found = buffer_view(one_chunk(rows.column(name)))
         if found is None:
             others.append(name)
         elif found.dtype.itemsize <= _WORD:
@@ -90,11 +92,11 @@ def identical_at(rows: pa.Table, one: Places, other: Places, *, but: str = "") -
     if not others or not same.any():
         return same
     left, right = (rows.select(others).take(pa.array(places)) for places in (one, other))
-    return same & identical(left, right)
+    return same & identical_rows(left, right)
 
 
-def rearranged(
-    table: pa.Table, places: pa.Array | None = None, aside: Callable[[pa.Table], pa.Table] | None = None
+def rearrange(
+    table: pa.Table, indices: pa.Array | None = None, spill: Callable[[pa.Table], pa.Table] | None = None
 ) -> pa.Table:
     """One chunk a column, the rows at these places or all. A few columns at a time: few copies exist at once.
 
@@ -103,15 +105,15 @@ def rearranged(
 
     def moved(column: pa.ChunkedArray) -> pa.Array:
         whole = column.combine_chunks()
-        done = whole if places is None else whole.take(places)
-        return done if aside is None else aside(pa.table([done], names=[""])).column(0).chunk(0)
+        done = whole if indices is None else whole.take(indices)
+        return done if spill is None else spill(pa.table([done], names=[""])).column(0).chunk(0)
 
-    if 0 < table.num_rows < _FEW_ROWS and aside is None:
+    if 0 < table.num_rows < _SINGLE_TAKE_ROWS and spill is None:
         whole = table.combine_chunks()
-        return whole if places is None else whole.take(places)
-    if table.num_rows < _MANY_ROWS or aside is not None:
+        return whole if indices is None else whole.take(indices)
+    if table.num_rows < _PARALLEL_ROWS or spill is not None:
         columns = [moved(c) for c in table.columns]
     else:  # Arrow copies outside of Python's lock
-        with Threads(2, thread_name_prefix="viewkeeper-rows") as threads:
+        with ThreadPool(2, thread_name_prefix="viewkeeper-rows") as threads:
             columns = list(threads.map(moved, table.columns))
     return pa.Table.from_arrays(columns, schema=table.schema)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-SHOWN = 20
+MAX_DISPLAY_ROWS = 20
 """Rows of a result that a notebook or a prompt shows."""
 
-_IN_A_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
+_ESCAPED_BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
-def cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value of a report."""
     if value is None or value == [] or value == ():
         return ""
@@ -21,38 +21,38 @@ def cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def value(found: Any) -> str:
+def value_text(raw: Any) -> str:
     """A value of a row: all its digits, and NULL is not an empty text."""
-    text = "NULL" if found is None else repr(found) if isinstance(found, float) else cell(found)
-    return text.translate(_IN_A_LINE)
+    text = "NULL" if raw is None else repr(raw) if isinstance(raw, float) else cell_text(raw)
+    return text.translate(_ESCAPED_BREAKS)
 
 
-def aligned(rows: Sequence[Sequence[Any]]) -> list[str]:
+def align_rows(rows: Sequence[Sequence[Any]]) -> list[str]:
     """Rows of cells as lines with aligned columns."""
-    cells = [[cell(value) for value in row] for row in rows]
+    cells = [[cell_text(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """`1 view`, `2 views`, `1,234 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(names: Sequence[str], noun: str, most: int = 5) -> str:
+def list_text(names: Sequence[str], noun: str, limit: int = 5) -> str:
     """`view a`, `3 views (a, b, c)`; of many only the first few are named."""
     if len(names) == 1:
         return f"{noun} {names[0]}"
-    named = ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
-    return counted(len(names), noun) + (f" ({named})" if names else "")
+    named = ", ".join(names[:limit]) + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    return count_text(len(names), noun) + (f" ({named})" if names else "")
 
 
-def html_table(names: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", below: str = "") -> str:
+def html_table(names: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "", footer: str = "") -> str:
     """A table for a notebook, in its own fonts and colours; every text is escaped."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    end = f"<div>{escape(below)}</div>" if below else ""
+    end = f"<div>{escape(footer)}</div>" if footer else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{end}"
 
 

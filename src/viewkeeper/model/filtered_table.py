@@ -28,23 +28,23 @@ class Comparison(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SelectedTable(Table):
+class FilteredTable(Table):
     """`base`, with the comparisons that a row must pass to matter."""
 
     base: Table | None = None
     where: tuple[Comparison, ...] = ()
 
 
-def selected(table: Table, where: tuple[Comparison, ...]) -> Table:
+def filter_table(table: Table, where: tuple[Comparison, ...]) -> Table:
     if not where:
         return table
-    return SelectedTable(**{f.name: getattr(table, f.name) for f in fields(Table)}, base=table, where=where)
+    return FilteredTable(**{f.name: getattr(table, f.name) for f in fields(Table)}, base=table, where=where)
 
 
-def whole(table: Table) -> Table:
+def unfiltered_table(table: Table) -> Table:
     """The table, whatever is wanted of it."""
-    return table.base if isinstance(table, SelectedTable) and table.base is not None else table
+    return table.base if isinstance(table, FilteredTable) and table.base is not None else table
 
 
-def wanted(table: Table) -> tuple[Comparison, ...]:
-    return table.where if isinstance(table, SelectedTable) else ()
+def pushed_comparisons(table: Table) -> tuple[Comparison, ...]:
+    return table.where if isinstance(table, FilteredTable) else ()

@@ -17,37 +17,37 @@ Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 Doubles = npt.NDArray[np.float64]
 
-DIGIT = 32
-_MASK = (1 << DIGIT) - 1
+DIGIT_BITS = 32
+_DIGIT_MASK = (1 << DIGIT_BITS) - 1
 
 
 @dataclass(frozen=True)
-class Wide:
+class Int128Array:
     """Integers high · 2^64 + low."""
 
     low: Words
     high: Ints
 
     @staticmethod
-    def of(values: Any) -> Wide:
+    def from_decimals(values: Any) -> Int128Array:
         """A decimal128 array without its scale; whatever stands where it is NULL."""
         words = np.frombuffer(values.buffers()[1], np.uint64) if len(values) else np.zeros(0, np.uint64)
         words = words[2 * values.offset :][: 2 * len(values)].reshape(-1, 2)
-        return Wide(words[:, 0], words[:, 1].view(np.int64))
+        return Int128Array(words[:, 0], words[:, 1].view(np.int64))
 
     @staticmethod
-    def of_words(words: npt.NDArray[np.void]) -> Wide:
+    def from_bytes(data: npt.NDArray[np.void]) -> Int128Array:
         """From the bytes of each, side by side."""
-        halves = words.view(np.uint64).reshape(-1, 2)
-        return Wide(halves[:, 0], halves[:, 1].view(np.int64))
+        halves = data.view(np.uint64).reshape(-1, 2)
+        return Int128Array(halves[:, 0], halves[:, 1].view(np.int64))
 
     @staticmethod
-    def long(values: Ints) -> Wide:
+    def from_int64(values: Ints) -> Int128Array:
         """From 64-bit integers."""
-        return Wide(values.view(np.uint64), values >> 63)
+        return Int128Array(values.view(np.uint64), values >> 63)
 
     @property
-    def sums_are_long(self) -> bool:
+    def sums_fit_int64(self) -> bool:
         """Whether any sum of them, each taken once, fits 64 bits, as the largest tells."""
         if not len(self.low):
             return True
@@ -58,101 +58,101 @@ class Wide:
     @property
     def addends(self) -> tuple[Ints, Ints, Ints]:
         """Three parts that can be added each by itself: `sum` puts their sums together."""
-        return (self.low & _WORD).view(np.int64), (self.low >> _SHIFT).view(np.int64), self.high
+        return (self.low & _DIGIT_MASK_WORD).view(np.int64), (self.low >> _DIGIT_SHIFT).view(np.int64), self.high
 
     @staticmethod
-    def sum(low: Ints, middle: Ints, high: Ints) -> Wide:
+    def sum(low: Ints, middle: Ints, high: Ints) -> Int128Array:
         """low + middle · 2^32 + high · 2^64, which must fit 128 bits."""
-        middle = middle + (low >> DIGIT)
-        word = (low & _MASK).view(np.uint64) | (middle.view(np.uint64) << _SHIFT)
-        return Wide(word, high + (middle >> DIGIT))
+        middle = middle + (low >> DIGIT_BITS)
+        word = (low & _DIGIT_MASK).view(np.uint64) | (middle.view(np.uint64) << _DIGIT_SHIFT)
+        return Int128Array(word, high + (middle >> DIGIT_BITS))
 
-    def __getitem__(self, places: Ints) -> Wide:
-        return Wide(self.low[places], self.high[places])
+    def __getitem__(self, positions: Ints) -> Int128Array:
+        return Int128Array(self.low[positions], self.high[positions])
 
     @property
-    def is_long(self) -> Flags:
+    def fits_int64(self) -> Flags:
         """Whether each fits 64 bits."""
         found: Flags = self.high == (self.low.view(np.int64) >> 63)
         return found
 
-    def within(self, limit: int) -> Flags:
+    def is_within(self, limit: int) -> Flags:
         """Whether each lies strictly between −limit and limit."""
-        return self._below(limit) & ~self._below(-limit + 1)
+        return self._is_below(limit) & ~self._is_below(-limit + 1)
 
-    def _below(self, bound: int) -> Flags:
+    def _is_below(self, bound: int) -> Flags:
         high, low = np.int64(bound >> 64), np.uint64(bound & (2**64 - 1))
         found: Flags = (self.high < high) | ((self.high == high) & (self.low < low))
         return found
 
     @property
-    def integers(self) -> npt.NDArray[np.object_]:
+    def python_integers(self) -> npt.NDArray[np.object_]:
         """Python integers: exact for whatever comes, at the price of one object each."""
         found: npt.NDArray[np.object_] = self.high.astype(object) * 2**64 + self.low.astype(object)
         return found
 
-    def decimals(self, kind: pa.DataType, valid: Flags | None = None) -> Any:
+    def to_decimals(self, arrow_type: pa.DataType, valid: Flags | None = None) -> Any:
         """As an Arrow decimal column: these are its unscaled values, where they are `valid` (None: everywhere)."""
         words = np.empty((len(self.low), 2), np.uint64)
         words[:, 0], words[:, 1] = self.low, self.high.view(np.uint64)
         bitmap = None if valid is None else _bitmap(valid)
-        return pa.Array.from_buffers(kind, len(words), [bitmap, pa.py_buffer(words)])
+        return pa.Array.from_buffers(arrow_type, len(words), [bitmap, pa.py_buffer(words)])
 
     @property
     def digits(self) -> Ints:
         """As base-2^32 digits, the lowest first, the highest one signed."""
         upper = self.high.view(np.uint64)
-        lower = [self.low & _WORD, self.low >> _SHIFT, upper & _WORD]
-        return np.stack([*(d.view(np.int64) for d in lower), self.high >> DIGIT], axis=1)
+        lower = [self.low & _DIGIT_MASK_WORD, self.low >> _DIGIT_SHIFT, upper & _DIGIT_MASK_WORD]
+        return np.stack([*(d.view(np.int64) for d in lower), self.high >> DIGIT_BITS], axis=1)
 
     @property
     def doubles(self) -> Doubles:
         """The nearest double of each, ties to even."""
         small = self.low.view(np.int64)
-        if bool((self.is_long & (small <= 2**53) & (small >= -(2**53))).all()):
+        if bool((self.fits_int64 & (small <= 2**53) & (small >= -(2**53))).all()):
             return small.astype(np.float64)
-        return nearest(self.digits, 0)
+        return nearest_doubles(self.digits, 0)
 
 
-_WORD, _SHIFT = np.uint64(_MASK), np.uint64(DIGIT)
+_DIGIT_MASK_WORD, _DIGIT_SHIFT = np.uint64(_DIGIT_MASK), np.uint64(DIGIT_BITS)
 
 
-def combined(lower: Wide, upper: Wide) -> tuple[Wide, Flags]:
+def add_upper_words(lower: Int128Array, upper: Int128Array) -> tuple[Int128Array, Flags]:
     """lower + upper · 2^64 where it fits 128 bits, and where it does. `lower` is not negative."""
     middle = lower.high.view(np.uint64) + upper.low
     top = upper.high + (middle < upper.low)
     high = middle.view(np.int64)
-    return Wide(lower.low, high), top == (high >> 63)
+    return Int128Array(lower.low, high), top == (high >> 63)
 
 
-def carry(digits: Ints) -> None:
+def carry_digits(digits: Ints) -> None:
     """Bring all digits but the highest into 0 … 2^32 − 1."""
     for j in range(digits.shape[1] - 1):
-        digits[:, j + 1] += digits[:, j] >> DIGIT
-        digits[:, j] &= _MASK
+        digits[:, j + 1] += digits[:, j] >> DIGIT_BITS
+        digits[:, j] &= _DIGIT_MASK
 
 
-def nearest(digits: Ints, exponent: int) -> Doubles:
+def nearest_doubles(digits: Ints, exponent: int) -> Doubles:
     """The double nearest to Σ digits[:, j] · 2^(32 j + exponent), ties to even. The digits are used up."""
-    carry(digits)
+    carry_digits(digits)
     negative = digits[:, -1] < 0
     if negative.any():
         digits[negative] *= -1
-        carry(digits)
+        carry_digits(digits)
     filled = digits != 0
     top = digits.shape[1] - 1 - np.argmax(filled[:, ::-1], axis=1)
     first = np.argmax(filled, axis=1)
     rows = np.arange(len(digits))
     a, b, c = (np.where(top >= j, digits[rows, np.maximum(top - j, 0)], 0).astype(np.uint64) for j in range(3))
     # 96 bits a·2^64 + b·2^32 + c, shifted so that the highest bit of the upper 64 is set; the rest only says "more".
-    shift = (DIGIT - np.frexp(a.astype(np.float64))[1]).astype(np.uint64)
-    upper = (((a << _SHIFT) | b) << shift) | (c >> (_SHIFT - shift))
-    more = (first < top - 2) | (((c << shift) & _WORD) != 0)
+    shift = (DIGIT_BITS - np.frexp(a.astype(np.float64))[1]).astype(np.uint64)
+    upper = (((a << _DIGIT_SHIFT) | b) << shift) | (c >> (_DIGIT_SHIFT - shift))
+    more = (first < top - 2) | (((c << shift) & _DIGIT_MASK_WORD) != 0)
     mantissa, rest = upper >> np.uint64(11), upper & np.uint64(2047)
     odd = (mantissa & np.uint64(1)) == 1
     mantissa += (rest > 1024) | ((rest == 1024) & (more | odd))
     with np.errstate(over="ignore"):
-        size = np.ldexp(mantissa.astype(np.float64), DIGIT * (top - 1) + exponent - shift.astype(np.int64) + 11)
+        size = np.ldexp(mantissa.astype(np.float64), DIGIT_BITS * (top - 1) + exponent - shift.astype(np.int64) + 11)
     return np.where(filled.any(axis=1), np.where(negative, -size, size), 0.0)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from viewkeeper.errors import BadStatement
 
-MARK = "¤"
+INTERNAL_PREFIX = "¤"
 """The first character of internal names, and of no user's column. It has no upper and lower case."""
 
 WEIGHT = "¤w"
@@ -34,38 +34,38 @@ COUNT = "¤count"
 ROW = "¤row"
 """Beside the columns of a file that is loaded: the row's number in it."""
 
-PLACE = "¤place"
+ROW_INDEX = "¤place"
 """Beside columns that are grouped or sorted: where the row stood."""
 
-FIRST = "¤first"
+FIRST_ROW_INDEX = "¤first"
 """Beside `PLACE`: that of the first row of the same partition."""
 
-TIMES = "¤times"
+WEIGHT_SUM = "¤times"
 """A count or a weight while it is added up."""
 
-EXPECTED, FOUND = "¤expected", "¤found"
+EXPECTED, ACTUAL = "¤expected", "¤found"
 """The two sides of a comparison."""
 
 
-LONGEST = 200
+MAX_NAME_BYTES = 200
 """Bytes of a new table's, view's or index's name. HBase calls a directory `name.parameters.id` at most: 255 bytes."""
 
 
-def refuse_long(name: str, what: str) -> None:
+def check_name_length(name: str, what: str) -> None:
     """BadStatement if nothing new can be called so. What has a longer name already keeps it."""
     size = len(name.encode("utf-8", "surrogatepass"))
-    if size > LONGEST:
+    if size > MAX_NAME_BYTES:
         raise BadStatement(
-            f"The name {name[:40]!r}… of a {what} has {size:,} bytes, {LONGEST} is the most.",
+            f"The name {name[:40]!r}… of a {what} has {size:,} bytes, {MAX_NAME_BYTES} is the most.",
             hint="Choose a shorter one.",
         )
 
 
-def refuse(name: str, where: str) -> None:
+def check_column_name(name: str, where: str) -> None:
     """BadStatement if a column cannot be called so. `where` begins the message: what the column is of."""
-    if name.startswith(MARK):
+    if name.startswith(INTERNAL_PREFIX):
         raise BadStatement(
-            f"{where} {name}: names that begin with {MARK} are kept for hidden columns.",
+            f"{where} {name}: names that begin with {INTERNAL_PREFIX} are kept for hidden columns.",
             hint="Choose another name; in a query, expression AS name.",
         )
     if not name.strip() or "\0" in name:
@@ -74,9 +74,9 @@ def refuse(name: str, where: str) -> None:
         )
 
 
-def unused(name: str, taken: Iterable[str]) -> str:
+def unused_name(name: str, existing: Iterable[str]) -> str:
     """A public name beside the columns `taken`: `name`, with one more `_` in front of it as long as a column has it."""
-    others = {other.lower() for other in taken}
+    others = {other.lower() for other in existing}
     while name.lower() in others:
         name = f"_{name}"
     return name

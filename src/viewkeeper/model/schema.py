@@ -31,19 +31,19 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model import types
-from viewkeeper.model.catalog.synchronous_state import WITH_WRITES
+from viewkeeper.model.catalog.synchronous_state import SYNCHRONOUS_OPTION
 from viewkeeper.model.names import COUNT as COUNT
 from viewkeeper.model.names import WEIGHT as WEIGHT
-from viewkeeper.model.names import unused
+from viewkeeper.model.names import unused_name
 from viewkeeper.model.types import Type
 
-FIRST_NAME = "_first_name"
+FIRST_NAME_OPTION = "_first_name"
 """The option in which a renamed table keeps the name that it was created with."""
 
 
 LAZY = "lazy"
 """What the option `store` says of a view that is worked out when it is read."""
-GATHERED = "_gathered"
+HIDDEN_PARAMETERS = "_gathered"
 """The option of a table of parameters that users do not see: those of views that were made by name."""
 
 
@@ -54,20 +54,20 @@ class Column:
     name: str
     type: Type
     nullable: bool = True
-    alias: str = ""
+    internal_alias: str = ""
     """Its name inside, where that is another one."""
-    shown: str = ""
+    display_name: str = ""
     """Inside, the name that users know, where that is another one."""
     default: str | None = None
     """What a row holds that does not name it, as `written` reads it."""
 
     @property
-    def inside(self) -> str:
-        return self.alias or self.name
+    def internal_name(self) -> str:
+        return self.internal_alias or self.name
 
     @property
-    def outside(self) -> str:
-        return self.shown or self.name
+    def external_name(self) -> str:
+        return self.display_name or self.name
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ class KeyPart:
 
 
 @dataclass(frozen=True)
-class Narrower:
+class NarrowerType:
     """What a column was before its type became a wider one: its name inside and its type, in rows that were written
     with at most so many places."""
 
-    inside: str
+    internal_name: str
     """The name inside of the wider column."""
-    before: str
+    previous_name: str
     type: Type
-    places: int
+    column_count: int
 
 
 @dataclass(frozen=True)
@@ -102,28 +102,28 @@ class Table:
     is_view: bool = False
     is_bag: bool = False
     options: tuple[tuple[str, str], ...] = field(default=())
-    gone: tuple[tuple[int, Column], ...] = ()
+    dropped_columns: tuple[tuple[int, Column], ...] = ()
     """Dropped columns, by the place that each keeps in stored rows."""
     family: int = 0
     """Of a member of a family, the table that has its rows."""
-    prefix: bytes = b""
+    key_prefix: bytes = b""
     """What the keys of its rows begin with there."""
-    initial: tuple[tuple[str, str], ...] = ()
+    initial_values: tuple[tuple[str, str], ...] = ()
     """By the name inside of a column that was added with a DEFAULT: the value of rows that were written before, as
     `written` reads it."""
-    narrower: tuple[Narrower, ...] = ()
+    narrower_types: tuple[NarrowerType, ...] = ()
     """The types that columns had before, the oldest first."""
-    later: Table | None = None
+    later_version: Table | None = None
     """A later state of the table, whose rows this one reads too."""
 
     @property
-    def home(self) -> int:
+    def storage_id(self) -> int:
         """The id of the table in which its rows lie."""
         return self.family or self.id
 
     @cached_property
     def is_hidden(self) -> bool:
-        return GATHERED in dict(self.options)
+        return HIDDEN_PARAMETERS in dict(self.options)
 
     @cached_property
     def is_stored(self) -> bool:
@@ -141,59 +141,72 @@ class Table:
         return self.is_stored or self.is_lazy
 
     @cached_property
-    def with_writes(self) -> bool:
+    def is_changed_by_writes(self) -> bool:
         """Whether its rows are as new as the last write call: those of a base table, and of a synchronous view."""
-        return not self.is_view or WITH_WRITES in dict(self.options)
+        return not self.is_view or SYNCHRONOUS_OPTION in dict(self.options)
 
     @cached_property
-    def stored(self) -> tuple[Column, ...]:
+    def stored_columns(self) -> tuple[Column, ...]:
         """The columns as stored: the visible ones and a bag's hidden count."""
         return (*self.columns, Column(COUNT, types.BIGINT, nullable=False)) if self.is_bag else self.columns
 
     @cached_property
-    def places(self) -> tuple[Column, ...]:
+    def physical_columns(self) -> tuple[Column, ...]:
         """The columns as they lie in stored rows, the dropped ones too."""
-        gone, there = dict(self.gone), iter(self.stored)
-        return tuple(gone[at] if at in gone else next(there) for at in range(len(self.stored) + len(gone)))
+        gone, there = dict(self.dropped_columns), iter(self.stored_columns)
+        return tuple(gone[at] if at in gone else next(there) for at in range(len(self.stored_columns) + len(gone)))
 
     @cached_property
-    def inside(self) -> Table:
+    def internal(self) -> Table:
         """The same table, its columns called as stored state knows them."""
-        if not any(c.alias for c in self.columns):
+        if not any(c.internal_alias for c in self.columns):
             return self
-        return replace(self, columns=tuple(replace(c, name=c.inside, alias="", shown=c.name) for c in self.columns))
+        return replace(
+            self,
+            columns=tuple(
+                replace(c, name=c.internal_name, internal_alias="", display_name=c.name) for c in self.columns
+            ),
+        )
 
-    def _alias(self, name: str) -> str:
+    def _unused_alias(self, name: str) -> str:
         """A name inside that no column has, or had."""
-        taken = {c.inside.lower() for c in self.places} | {n.before.lower() for n in self.narrower}
+        taken = {c.internal_name.lower() for c in self.physical_columns} | {
+            n.previous_name.lower() for n in self.narrower_types
+        }
         names = (f"{name}#{n}" for n in count(2))
         return next(n for n in names if n.lower() not in taken) if name.lower() in taken else ""
 
-    def adding(self, column: Column) -> Table:
-        alias = self._alias(column.name)
-        added = replace(column, alias=alias)
-        initial = self.initial if column.default is None else (*self.initial, (added.inside, column.default))
-        return replace(self, columns=(*self.columns, added), initial=initial)
+    def with_column(self, column: Column) -> Table:
+        alias = self._unused_alias(column.name)
+        added = replace(column, internal_alias=alias)
+        initial = (
+            self.initial_values
+            if column.default is None
+            else (*self.initial_values, (added.internal_name, column.default))
+        )
+        return replace(self, columns=(*self.columns, added), initial_values=initial)
 
-    def dropping(self, name: str) -> Table:
+    def without_column(self, name: str) -> Table:
         column = self.by_name[name.lower()]
-        gone = (*self.gone, (self.places.index(column), column))
-        return replace(self, columns=tuple(c for c in self.columns if c is not column), gone=gone)
+        gone = (*self.dropped_columns, (self.physical_columns.index(column), column))
+        return replace(self, columns=tuple(c for c in self.columns if c is not column), dropped_columns=gone)
 
-    def named(self, name: str) -> Table:
+    def with_name(self, name: str) -> Table:
         """With another name; a store that called its rows after the first one still finds them."""
-        options = self.options if FIRST_NAME in dict(self.options) else (*self.options, (FIRST_NAME, self.name))
+        options = (
+            self.options if FIRST_NAME_OPTION in dict(self.options) else (*self.options, (FIRST_NAME_OPTION, self.name))
+        )
         return replace(self, name=name, options=options)
 
     @property
     def first_name(self) -> str:
         """The name that it was created with."""
-        return dict(self.options).get(FIRST_NAME, self.name)
+        return dict(self.options).get(FIRST_NAME_OPTION, self.name)
 
-    def renaming(self, name: str, to: str) -> Table:
+    def with_renamed_column(self, name: str, to: str) -> Table:
         """With another name for a column, which stored state still knows by the one before."""
         old = self.by_name[name.lower()]
-        new = replace(old, name=to, alias="" if old.inside == to else old.inside)
+        new = replace(old, name=to, internal_alias="" if old.internal_name == to else old.internal_name)
         key = tuple(replace(k, column=to) if k.column.lower() == name.lower() else k for k in self.key)
         return replace(self, columns=tuple(new if c is old else c for c in self.columns), key=key)
 
@@ -201,73 +214,75 @@ class Table:
         old = self.by_name[name.lower()]
         return replace(self, columns=tuple(replace(c, default=default) if c is old else c for c in self.columns))
 
-    def reaching(self, later: Table) -> Table:
+    def with_later_version(self, later: Table) -> Table:
         """This table, able to read rows of a later state of it: what was added since is passed over."""
-        added = enumerate(later.places[len(self.places) :], len(self.places))
-        return replace(self, gone=(*self.gone, *added), later=later)
+        added = enumerate(later.physical_columns[len(self.physical_columns) :], len(self.physical_columns))
+        return replace(self, dropped_columns=(*self.dropped_columns, *added), later_version=later)
 
-    def widening(self, name: str, type_: Type) -> Table:
+    def with_wider_column(self, name: str, type_: Type) -> Table:
         """With a wider type for a column; rows that are there keep their bytes."""
         old = self.by_name[name.lower()]
-        alias = self._alias(self.first_inside(old.inside))
-        new = replace(old, type=type_, alias=alias)
-        places = len(self.places)
+        alias = self._unused_alias(self.first_internal_name(old.internal_name))
+        new = replace(old, type=type_, internal_alias=alias)
+        places = len(self.physical_columns)
         unused = Column(f"{alias}#", types.BOOLEAN)
         return replace(
             self,
             columns=tuple(new if c is old else c for c in self.columns),
-            gone=(*self.gone, (places, unused)),
-            initial=tuple((alias if inside == old.inside else inside, value) for inside, value in self.initial),
-            narrower=(*self.narrower, Narrower(alias, old.inside, old.type, places)),
+            dropped_columns=(*self.dropped_columns, (places, unused)),
+            initial_values=tuple(
+                (alias if inside == old.internal_name else inside, value) for inside, value in self.initial_values
+            ),
+            narrower_types=(*self.narrower_types, NarrowerType(alias, old.internal_name, old.type, places)),
         )
 
-    def types_before(self, inside: str) -> tuple[Narrower, ...]:
+    def earlier_types(self, internal_name: str) -> tuple[NarrowerType, ...]:
         """What a column was before, the latest first."""
-        known, found = {n.inside: n for n in self.narrower}, []
-        while (before := known.get(inside)) is not None:
+        known, found = {n.internal_name: n for n in self.narrower_types}, []
+        while (before := known.get(internal_name)) is not None:
             found.append(before)
-            inside = before.before
+            internal_name = before.previous_name
         return tuple(found)
 
-    def first_inside(self, inside: str) -> str:
+    def first_internal_name(self, internal_name: str) -> str:
         """The name inside that a column had before its type was changed."""
-        before = self.types_before(inside)
-        return before[-1].before if before else inside
+        before = self.earlier_types(internal_name)
+        return before[-1].previous_name if before else internal_name
 
-    def written_types(self, written: int) -> tuple[Type, ...]:
+    def column_types_at(self, column_count: int) -> tuple[Type, ...]:
         """The types of the first places, in rows that were written with so many."""
-        table = self.later or self
+        table = self.later_version or self
         found = []
-        for column in table.places[:written]:
-            before = [n.type for n in table.types_before(column.inside) if written <= n.places]
+        for column in table.physical_columns[:column_count]:
+            before = [n.type for n in table.earlier_types(column.internal_name) if column_count <= n.column_count]
             found.append(before[-1] if before else column.type)
         return tuple(found)
 
     @cached_property
     def arrow(self) -> pa.Schema:
         """The schema of stored rows, inside."""
-        return pa.schema([pa.field(c.name, types.arrow(c.type)) for c in self.stored])
+        return pa.schema([pa.field(c.name, types.arrow(c.type)) for c in self.stored_columns])
 
     @cached_property
-    def outside(self) -> pa.Schema:
+    def external_schema(self) -> pa.Schema:
         """The schema of visible rows as a user reads them."""
-        return pa.schema([pa.field(c.name, types.outside(c.type), c.nullable) for c in self.columns])
+        return pa.schema([pa.field(c.name, types.external_type(c.type), c.nullable) for c in self.columns])
 
     @cached_property
-    def weight(self) -> str:
+    def weight_column(self) -> str:
         """The name of the weight in changes of this table as users see them: `_w` unless a column is called so."""
-        return unused("_w", (c.name for c in self.columns))
+        return unused_name("_w", (c.name for c in self.columns))
 
     @cached_property
-    def initials(self) -> Mapping[str, str]:
+    def initial_by_column(self) -> Mapping[str, str]:
         """By column name: the value of rows that were written before the column was added, where it is not NULL."""
-        values = dict(self.initial)
-        return {c.name: values[c.inside] for c in self.columns if c.inside in values}
+        values = dict(self.initial_values)
+        return {c.name: values[c.internal_name] for c in self.columns if c.internal_name in values}
 
     @cached_property
     def by_name(self) -> Mapping[str, Column]:
         """Columns by lower-case name: identifiers are case-insensitive."""
-        return {c.name.lower(): c for c in self.stored}
+        return {c.name.lower(): c for c in self.stored_columns}
 
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
@@ -277,19 +292,23 @@ class Table:
         return {
             "id": self.id,
             "name": self.name,
-            "columns": [_column_json(c) for c in self.columns],
+            "columns": [_column_to_json(c) for c in self.columns],
             "key": [[k.column, k.descending, k.nulls_last] for k in self.key],
             "is_view": self.is_view,
             "is_bag": self.is_bag,
             "options": [list(o) for o in self.options],
-            **({"gone": [[at, *_column_json(c)] for at, c in self.gone]} if self.gone else {}),
-            **({"initial": [list(i) for i in self.initial]} if self.initial else {}),
+            **({"gone": [[at, *_column_to_json(c)] for at, c in self.dropped_columns]} if self.dropped_columns else {}),
+            **({"initial": [list(i) for i in self.initial_values]} if self.initial_values else {}),
             **(
-                {"narrower": [[n.inside, n.before, str(n.type), n.places] for n in self.narrower]}
-                if self.narrower
+                {
+                    "narrower": [
+                        [n.internal_name, n.previous_name, str(n.type), n.column_count] for n in self.narrower_types
+                    ]
+                }
+                if self.narrower_types
                 else {}
             ),
-            **({"family": self.family, "prefix": self.prefix.hex()} if self.family else {}),
+            **({"family": self.family, "prefix": self.key_prefix.hex()} if self.family else {}),
         }
 
     @staticmethod
@@ -297,25 +316,33 @@ class Table:
         return Table(
             id=data["id"],
             name=data["name"],
-            columns=tuple(map(column_of, data["columns"])),
+            columns=tuple(map(column_from_json, data["columns"])),
             key=tuple(KeyPart(*k) for k in data["key"]),
             is_view=data["is_view"],
             is_bag=data["is_bag"],
             options=tuple((k, v) for k, v in data["options"]),
-            gone=tuple((at, column_of(c)) for at, *c in data.get("gone", ())),
-            initial=tuple((name, value) for name, value in data.get("initial", ())),
-            narrower=tuple(Narrower(a, b, types.of(t), places) for a, b, t, places in data.get("narrower", ())),
+            dropped_columns=tuple((at, column_from_json(c)) for at, *c in data.get("gone", ())),
+            initial_values=tuple((name, value) for name, value in data.get("initial", ())),
+            narrower_types=tuple(
+                NarrowerType(a, b, types.parse_type(t), places) for a, b, t, places in data.get("narrower", ())
+            ),
             family=data.get("family", 0),
-            prefix=bytes.fromhex(data.get("prefix", "")),
+            key_prefix=bytes.fromhex(data.get("prefix", "")),
         )
 
 
-def column_of(said: Sequence[Any]) -> Column:
+def column_from_json(data: Sequence[Any]) -> Column:
     """A column as it was stored: its type is a text there."""
-    name, type_, *rest = said
-    return Column(name, types.of(type_), *rest)
+    name, type_, *rest = data
+    return Column(name, types.parse_type(type_), *rest)
 
 
-def _column_json(column: Column) -> list[Any]:
-    last = [column.alias, "", column.default] if column.default is not None else [column.alias] if column.alias else []
+def _column_to_json(column: Column) -> list[Any]:
+    last = (
+        [column.internal_alias, "", column.default]
+        if column.default is not None
+        else [column.internal_alias]
+        if column.internal_alias
+        else []
+    )
     return [column.name, str(column.type), column.nullable, *last]

@@ -23,7 +23,7 @@ _ending = threading.Event()
 getattr(threading, "_register_atexit", atexit.register)(_ending.set)
 
 
-class Threads(ThreadPoolExecutor):
+class ThreadPool(ThreadPoolExecutor):
     """A pool; when the interpreter ends, who gives it work does it at once."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -33,10 +33,10 @@ class Threads(ThreadPoolExecutor):
             except RuntimeError:
                 if not _ending.is_set():
                     raise
-        return _done(fn, *args, **kwargs)
+        return _run_now(fn, *args, **kwargs)
 
 
-def _done(fn: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+def _run_now(fn: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
     found: Future[T] = Future()
     try:
         found.set_result(fn(*args, **kwargs))

@@ -102,7 +102,7 @@ _FAMILIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NestedField:
     """What a nested type is made of: an array's element, a map's key and value, a struct's fields."""
 
     name: str
@@ -117,32 +117,32 @@ class Type:
     kind: Kind
     precision: int = 0
     scale: int = 0
-    parts: tuple[Part, ...] = ()
-    word: str = ""
+    nested_fields: tuple[NestedField, ...] = ()
+    keyword: str = ""
     """Spark's name, where the rest does not say it: an interval's units, a type that has no kind here."""
     _hash: int = field(init=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        said = (self.kind, self.precision, self.scale, self.parts, self.word)
+        said = (self.kind, self.precision, self.scale, self.nested_fields, self.keyword)
         object.__setattr__(self, "_hash", hash(said))  # expressions are looked up by what they are, types and all
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> Any:  # a hash is its process's own
-        return of, (str(self),)
+        return parse_type, (str(self),)
 
     def __str__(self) -> str:
         """Spark's name for it: what is stored and shown."""
-        if self.word:
-            return self.word
+        if self.keyword:
+            return self.keyword
         match self.kind:
             case Kind.DECIMAL:
                 return f"decimal({self.precision},{self.scale})"
             case Kind.ARRAY | Kind.MAP:
-                return f"{self.kind}<{','.join(_said(p) for p in self.parts)}>"
+                return f"{self.kind}<{','.join(_render_nested_field(p) for p in self.nested_fields)}>"
             case Kind.STRUCT:
-                return f"struct<{','.join(f'{p.name}:{_said(p)}' for p in self.parts)}>"
+                return f"struct<{','.join(f'{p.name}:{_render_nested_field(p)}' for p in self.nested_fields)}>"
         return self.kind.value
 
     def __repr__(self) -> str:
@@ -160,7 +160,7 @@ class Type:
     @property
     def element(self) -> Type:
         """What an array holds."""
-        return self.parts[0].type
+        return self.nested_fields[0].type
 
 
 BOOLEAN = Type(Kind.BOOLEAN)
@@ -180,10 +180,10 @@ VOID = Type(Kind.VOID)
 INTEGERS = (TINYINT, SMALLINT, INT, BIGINT)
 FLOATS = (FLOAT, DOUBLE)
 TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
-BYTES = (STRING, BINARY)
+VARIABLE_WIDTH = (STRING, BINARY)
 """Those of any length."""
 
-_PLAIN: dict[Type, tuple[pa.DataType, str]] = {
+_SCALAR_FORMS: dict[Type, tuple[pa.DataType, str]] = {
     BOOLEAN: (pa.bool_(), "BOOLEAN"),
     TINYINT: (pa.int8(), "TINYINT"),
     SMALLINT: (pa.int16(), "SMALLINT"),
@@ -197,11 +197,11 @@ _PLAIN: dict[Type, tuple[pa.DataType, str]] = {
     TIMESTAMP: (pa.timestamp("us"), "TIMESTAMP"),
     TIMESTAMP_NTZ: (pa.timestamp("us"), "TIMESTAMP"),
 }
-PLAIN = tuple(_PLAIN)
+SCALAR_TYPES = tuple(_SCALAR_FORMS)
 """The types of columns, decimals apart."""
-NAMES = (*map(str, PLAIN), "decimal(p,s)")
+COLUMN_TYPE_NAMES = (*map(str, SCALAR_TYPES), "decimal(p,s)")
 
-_NAMED = {str(t): t for t in (*PLAIN, VOID)}
+_TYPES_BY_NAME = {str(t): t for t in (*SCALAR_TYPES, VOID)}
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _NOT_NULL = " not null"
 
@@ -212,41 +212,45 @@ def decimal(precision: int, scale: int) -> Type:
 
 
 def array(element: Type) -> Type:
-    return Type(Kind.ARRAY, parts=(Part("element", element),))
+    return Type(Kind.ARRAY, nested_fields=(NestedField("element", element),))
 
 
 @cache
-def of(name: str) -> Type:
+def parse_type(name: str) -> Type:
     """The type that Spark calls so in its catalog. There is one for every name; `arrow` refuses what is no column's."""
-    if name in _NAMED:
-        return _NAMED[name]
+    if name in _TYPES_BY_NAME:
+        return _TYPES_BY_NAME[name]
     if match := _DECIMAL.fullmatch(name):
         return decimal(int(match[1]), int(match[2]))
     if name.startswith("interval "):
-        return Type(Kind.MONTHS if "year" in name or "month" in name else Kind.MICROSECONDS, word=name)
+        return Type(Kind.MONTHS if "year" in name or "month" in name else Kind.MICROSECONDS, keyword=name)
     kind, _, inner = name.partition("<")
     if kind not in (Kind.ARRAY, Kind.MAP, Kind.STRUCT) or not inner.endswith(">"):
-        return Type(Kind.OTHER, word=name)
-    texts = list(_split(inner[:-1]))
+        return Type(Kind.OTHER, keyword=name)
+    texts = list(_split_nested_types(inner[:-1]))
     named = [text.partition(":") for text in texts]
     if kind == Kind.STRUCT:
-        found = Type(Kind.STRUCT, parts=tuple(_part(name, text) for name, _, text in named if text))
+        found = Type(
+            Kind.STRUCT, nested_fields=tuple(_parse_nested_field(name, text) for name, _, text in named if text)
+        )
     else:
         names = ("element",) if kind == Kind.ARRAY else ("key", "value")
-        found = Type(Kind(kind), parts=tuple(_part(*one) for one in zip(names, texts, strict=False)))
+        found = Type(
+            Kind(kind), nested_fields=tuple(_parse_nested_field(*one) for one in zip(names, texts, strict=False))
+        )
     # A field's name may have any character in it: then the kind and the whole text are what is known.
-    return found if str(found) == name else Type(Kind(kind), word=name)
+    return found if str(found) == name else Type(Kind(kind), keyword=name)
 
 
-def _part(name: str, text: str) -> Part:
-    return Part(name, of(text.removesuffix(_NOT_NULL)), nullable=not text.endswith(_NOT_NULL))
+def _parse_nested_field(name: str, text: str) -> NestedField:
+    return NestedField(name, parse_type(text.removesuffix(_NOT_NULL)), nullable=not text.endswith(_NOT_NULL))
 
 
-def _said(part: Part) -> str:
-    return str(part.type) + ("" if part.nullable else _NOT_NULL)
+def _render_nested_field(nested_field: NestedField) -> str:
+    return str(nested_field.type) + ("" if nested_field.nullable else _NOT_NULL)
 
 
-def _split(text: str) -> Iterator[str]:
+def _split_nested_types(text: str) -> Iterator[str]:
     """The parts of a nested type, split at the commas that are in none of them."""
     depth, start = 0, 0
     for at, character in enumerate(text):
@@ -263,23 +267,25 @@ def arrow(type_: Type) -> pa.DataType:
     """The Arrow type in which a column is kept inside."""
     if type_.kind is Kind.DECIMAL:
         return pa.decimal128(type_.precision, type_.scale)
-    if type_ in _PLAIN:
-        return _PLAIN[type_][0]
-    raise Unsupported(f"Type {type_.sql} is not supported.", hint=f"Supported types: {', '.join(NAMES).upper()}.")
+    if type_ in _SCALAR_FORMS:
+        return _SCALAR_FORMS[type_][0]
+    raise Unsupported(
+        f"Type {type_.sql} is not supported.", hint=f"Supported types: {', '.join(COLUMN_TYPE_NAMES).upper()}."
+    )
 
 
 @cache
-def outside(type_: Type) -> pa.DataType:
+def external_type(type_: Type) -> pa.DataType:
     """The Arrow type a user sees: Spark's own mapping."""
     return pa.timestamp("us", "UTC") if type_ == TIMESTAMP else arrow(type_)
 
 
 @cache
-def written(kind: pa.DataType) -> str:
+def sql_type_name(arrow_type: pa.DataType) -> str:
     """The name of an Arrow type of a query's answer, as a table's columns are written; Arrow's own for others."""
-    if pa.types.is_decimal(kind):
-        return str(decimal(kind.precision, kind.scale))
-    return next((str(type_) for type_ in PLAIN if outside(type_) == kind), str(kind))
+    if pa.types.is_decimal(arrow_type):
+        return str(decimal(arrow_type.precision, arrow_type.scale))
+    return next((str(type_) for type_ in SCALAR_TYPES if external_type(type_) == arrow_type), str(arrow_type))
 
 
 def duckdb(type_: Type) -> str:
@@ -287,7 +293,7 @@ def duckdb(type_: Type) -> str:
     if type_.kind is Kind.DECIMAL:
         return f"DECIMAL({type_.precision},{type_.scale})"
     arrow(type_)
-    return _PLAIN[type_][1]
+    return _SCALAR_FORMS[type_][1]
 
 
 def decimal_digits(type_: Type) -> tuple[int, int] | None:
@@ -295,7 +301,7 @@ def decimal_digits(type_: Type) -> tuple[int, int] | None:
     return (type_.precision, type_.scale) if type_.kind is Kind.DECIMAL else None
 
 
-def widens(narrow: Type, type_: Type) -> bool:
+def is_widening(narrow: Type, type_: Type) -> bool:
     """Whether every value of a type is a value of another, and stays the same there."""
     if narrow in INTEGERS and type_ in INTEGERS:
         return INTEGERS.index(narrow) < INTEGERS.index(type_)
@@ -317,6 +323,6 @@ def is_interval(type_: Type) -> bool:
     return type_.family is Family.INTERVAL
 
 
-def bits(type_: Type) -> int:
+def bit_width(type_: Type) -> int:
     """The width of an integer type."""
     return int(arrow(type_).bit_width)

@@ -13,7 +13,7 @@ from viewkeeper.errors import CorruptState
 Array = np.ndarray[Any, Any]
 
 
-class Strings:
+class VariableColumns:
     """The variable sections of many rows, seen as one binary array.
 
     Its elements are, row by row, the fixed section and then each variable column: k + 1 a row, without a gap. A
@@ -25,7 +25,7 @@ class Strings:
         self.columns = [at for at, is_variable in enumerate(variable) if is_variable]
         self.elements: pa.BinaryArray | None = None
 
-    def column(self, at: int, arrow: pa.DataType, valid: Any) -> pa.Array:
+    def decode_column(self, at: int, arrow: pa.DataType, valid: Any) -> pa.Array:
         rows, each = len(self.fixed), len(self.columns) + 1
         if self.elements is None:
             offsets = np.empty(rows * each + 1, np.int32)

@@ -20,7 +20,7 @@ FanOut = Mapping[str, float]
 """Rows that one probe finds, by the arrangement's id, as far as they are known."""
 
 
-class Graph(Protocol):
+class DataflowGraph(Protocol):
     """The operators of all views, and what they use of the tables."""
 
     @property
@@ -30,14 +30,14 @@ class Graph(Protocol):
     def tables(self) -> Mapping[int, Table]: ...
 
     @property
-    def used(self) -> Mapping[int, tuple[Column, ...]]: ...
+    def used_columns(self) -> Mapping[int, tuple[Column, ...]]: ...
 
     @property
-    def held(self) -> Mapping[str, tuple[Column, ...]]: ...
+    def image_columns(self) -> Mapping[str, tuple[Column, ...]]: ...
 
 
 @dataclass(frozen=True)
-class Drawn:
+class OperatorDescription:
     """What stands in an operator's box. `reads` is the number of the state that it reads."""
 
     title: str
@@ -48,35 +48,35 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Told:
+class ExplainContext:
     """`numbers` of the operators that are shown, by id; `names` of tables and views."""
 
-    flow: Graph
+    dataflow: DataflowGraph
     numbers: Mapping[str, int]
     names: Mapping[int, str]
     fan_out: FanOut = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Rows and bytes of arrangements, by their names in the manifest."""
-    members: Mapping[str, int] = field(default_factory=dict)
+    member_counts: Mapping[str, int] = field(default_factory=dict)
     """How many members a family has, by the operators that make their rows."""
-    _traced: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _column_texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def text(self, source: str, expr: Expr) -> str:
+    def describe_expr(self, source: str, expr: Expr) -> str:
         """An expression over an operator's columns, in the words of the tables."""
-        return expr_text(_renamed(expr, self.columns(source)))
+        return expr_text(_rename_columns(expr, self.column_texts(source)))
 
-    def given(self, segment: Segment, name: str) -> str:
+    def describe_output(self, segment: Segment, name: str) -> str:
         """What a segment gives under a name."""
-        return next((self.text(segment.source, n.expr) for n in segment.exprs if n.name == name), name)
+        return next((self.describe_expr(segment.source, n.expr) for n in segment.exprs if n.name == name), name)
 
-    def columns(self, name: str) -> Mapping[str, str]:
+    def column_texts(self, operator_id: str) -> Mapping[str, str]:
         """What the columns of an operator are made of, in the words of the tables."""
-        if name not in self._traced:
-            self._traced[name] = self.flow.operators[name].traced(self.text)
-        return self._traced[name]
+        if operator_id not in self._column_texts:
+            self._column_texts[operator_id] = self.dataflow.operators[operator_id].column_texts(self.describe_expr)
+        return self._column_texts[operator_id]
 
 
-def _renamed(expr: Expr, names: Mapping[str, str]) -> Expr:
+def _rename_columns(expr: Expr, names: Mapping[str, str]) -> Expr:
     if expr.op == "column":
         return replace(expr, value=names.get(expr.value, expr.value))
-    return replace(expr, args=tuple(_renamed(a, names) for a in expr.args))
+    return replace(expr, args=tuple(_rename_columns(a, names) for a in expr.args))

@@ -24,29 +24,29 @@ import pyarrow as pa
 from viewkeeper.errors import Contradiction
 from viewkeeper.model.arrow_buffers import one_chunk
 from viewkeeper.model.int128 import Ints
-from viewkeeper.operators.aggregation.groups import firsts
-from viewkeeper.state.hash_index import ascending
+from viewkeeper.operators.aggregation.groups import mark_first
+from viewkeeper.state.hash_index import radix_argsort
 
-_NAME = r'"(\w+)"'
-_FORM = re.compile(
-    rf"SELECT {_NAME} AS {_NAME}, {_NAME} AS {_NAME}, input0\.¤h FROM input0 WHERE (NOT )?EXISTS "
-    rf"\(SELECT 1 FROM input1 WHERE \(\({_NAME} = {_NAME}\) AND \(NOT \({_NAME} = {_NAME}\)\)\)\)"
+_QUOTED_NAME = r'"(\w+)"'
+_QUERY_PATTERN = re.compile(
+    rf"SELECT {_QUOTED_NAME} AS {_QUOTED_NAME}, {_QUOTED_NAME} AS {_QUOTED_NAME}, input0\.¤h FROM input0 WHERE (NOT )?EXISTS "
+    rf"\(SELECT 1 FROM input1 WHERE \(\({_QUOTED_NAME} = {_QUOTED_NAME}\) AND \(NOT \({_QUOTED_NAME} = {_QUOTED_NAME}\)\)\)\)"
 )
-_GREATEST = (1 << 63) - 1
+_MAX_CODE = (1 << 63) - 1
 
-Pair = tuple[str, str]
+ColumnPair = tuple[str, str]
 
 
-class Others(NamedTuple):
+class OtherValueQuery(NamedTuple):
     """The names of group and value on both sides and in the output; `wanted`: whether another value must be there."""
 
-    left: Pair
-    right: Pair
-    shown: Pair
-    wanted: bool
+    left: ColumnPair
+    right: ColumnPair
+    output: ColumnPair
+    must_exist: bool
 
 
-class Part(NamedTuple):
+class WeightedPairs(NamedTuple):
     """Rows, with the weights that they have as left rows, right rows and emitted ones; None: they are no such."""
 
     group: Ints
@@ -56,13 +56,13 @@ class Part(NamedTuple):
     emitted: Ints | None = None
 
 
-NOTHING = Part(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NO_PAIRS = WeightedPairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @lru_cache(maxsize=1024)
-def others(sql: str, left: frozenset[str], right: frozenset[str]) -> Others | None:
+def match_other_value_query(sql: str, left: frozenset[str], right: frozenset[str]) -> OtherValueQuery | None:
     """What a statement over two inputs of these columns says, if it has this form."""
-    found = _FORM.fullmatch(sql)
+    found = _QUERY_PATTERN.fullmatch(sql)
     if found is None or left & right:  # a name that both have would be the inner one's
         return None
     first, first_shown, second, second_shown, no, *compared = found.groups()
@@ -75,10 +75,10 @@ def others(sql: str, left: frozenset[str], right: frozenset[str]) -> Others | No
     (group, other_group), (value, other_value) = pairs
     if group == value or other_group == other_value:
         return None
-    return Others((group, value), (other_group, other_value), (shown[group], shown[value]), no is None)
+    return OtherValueQuery((group, value), (other_group, other_value), (shown[group], shown[value]), no is None)
 
 
-def part_of(columns: Sequence[Any], weights: Mapping[str, Ints]) -> Part | None:
+def build_weighted_pairs(columns: Sequence[Any], weights: Mapping[str, Ints]) -> WeightedPairs | None:
     """Rows of two columns, by what they are; None if they are not integers, or NULLs."""
     group, value = map(one_chunk, columns)
     for array in (group, value):
@@ -90,10 +90,10 @@ def part_of(columns: Sequence[Any], weights: Mapping[str, Ints]) -> Part | None:
         some = np.flatnonzero(given)
         if len(some) < len(given):
             found, weights = [column[some] for column in found], {role: given[some]}
-    return Part(*found, **weights)
+    return WeightedPairs(*found, **weights)
 
 
-def changed(parts: Sequence[Part], wanted: bool) -> tuple[Ints, Ints, Ints] | None:
+def compute_output_delta(parts: Sequence[WeightedPairs], must_exist: bool) -> tuple[Ints, Ints, Ints] | None:
     """Groups, values and weights: what is to be shown minus what was emitted. None if it takes a statement."""
     group, value = (np.concatenate([part[i] for part in parts]) for i in range(2))
     if not len(group):
@@ -101,31 +101,31 @@ def changed(parts: Sequence[Part], wanted: bool) -> tuple[Ints, Ints, Ints] | No
     least, low = int(group.min()), int(value.min())
     span = int(value.max()) - low + 1
     most = (int(group.max()) - least + 1) * span
-    if most > _GREATEST:
+    if most > _MAX_CODE:
         return None
     code = (group - least) * span + (value - low)
-    order = ascending(code.view(np.uint64) << np.uint64(64 - most.bit_length()))
+    order = radix_argsort(code.view(np.uint64) << np.uint64(64 - most.bit_length()))
     code = code[order]
-    start = _starts(code)
-    left, right, emitted = (_summed([part[i] for part in parts], parts, order, start) for i in range(2, 5))
+    start = _start_rows(code)
+    left, right, emitted = (_sum_weights([part[i] for part in parts], parts, order, start) for i in range(2, 5))
     if left.min() < 0 or right.min() < 0:
         raise Contradiction("A slice holds fewer than no copies of a row.")
     code = code[start]
-    begin = _starts(code // span)
+    begin = _start_rows(code // span)
     of_group = np.repeat(np.add.reduceat(right, begin), np.diff(begin, append=len(code)))
-    weight = np.where((of_group > right) == wanted, left, 0) - emitted
+    weight = np.where((of_group > right) == must_exist, left, 0) - emitted
     some = np.flatnonzero(weight)
     group, value = np.divmod(code[some], span)
     return group + least, value + low, weight[some]
 
 
-def _starts(ordered: Ints) -> Ints:
-    return np.flatnonzero(firsts(ordered))
+def _start_rows(ordered: Ints) -> Ints:
+    return np.flatnonzero(mark_first(ordered))
 
 
-def _summed(weights: Sequence[Ints | None], parts: Sequence[Part], order: Ints, start: Ints) -> Ints:
+def _sum_weights(weights: Sequence[Ints | None], parts: Sequence[WeightedPairs], order: Ints, start_rows: Ints) -> Ints:
     if all(w is None for w in weights):
-        return np.zeros(len(start), np.int64)
+        return np.zeros(len(start_rows), np.int64)
     spelt = [np.zeros(len(p.group), np.int64) if w is None else w for w, p in zip(weights, parts, strict=True)]
     whole = np.concatenate(spelt)
-    return np.add.reduceat(whole[order], start)
+    return np.add.reduceat(whole[order], start_rows)

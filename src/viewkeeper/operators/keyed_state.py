@@ -26,27 +26,27 @@ import pyarrow.compute as pc
 from viewkeeper.model.encoding.keys import encode_keys, successor
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, KeyPart, Table
-from viewkeeper.operators.chunked_execution import joined
+from viewkeeper.operators.chunked_execution import combine_deltas
 from viewkeeper.state.run import Arrangement, Run
 
 
 @dataclass(frozen=True)
-class Shelf:
+class KeyedStateLayout:
     """How the rows of a slot lie: by `key`, whose first `group` columns are the group's; `sums` add up."""
 
     columns: tuple[Column, ...]
     key: tuple[KeyPart, ...]
-    group: int
+    group_width: int
     sums: tuple[str, ...]
     keep_zero: bool = False
-    by: str = "key"
+    access: str = "key"
     """What is read of it: "key", "group" for all of a touched group, "ends" for the key and the group's first ones."""
 
-    def table(self, number: int) -> Table:
+    def build_table(self, number: int) -> Table:
         return Table(number, f"state {number}", self.columns, self.key, is_view=True)
 
 
-class Reading(Protocol):
+class StateReader(Protocol):
     """What a write call sees of the store: as it was when the call began."""
 
     def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
@@ -57,7 +57,7 @@ class Reading(Protocol):
 
 
 @dataclass(frozen=True)
-class Fetched:
+class StateRows:
     """Of one slot: the `rows` that lie on its shelves under the delta's keys, and the `state` that its operator is to
     see, which may be more."""
 
@@ -65,44 +65,56 @@ class Fetched:
     state: Arrangement
 
 
-def fetched(
-    reading: Reading, shelves: Sequence[Shelf], tables: Sequence[Table], delta: Sequence[pa.Table], touched: pa.Table
-) -> Fetched:
+def fetch_state(
+    reader: StateReader,
+    layouts: Sequence[KeyedStateLayout],
+    tables: Sequence[Table],
+    deltas: Sequence[pa.Table],
+    touched: pa.Table,
+) -> StateRows:
     """What is needed of a slot for what arrived at its port, and for all groups that are `touched` at any (keys and
     hashes). All its shelves hold the same rows, by other keys."""
-    shelf, table = shelves[0], tables[0]
-    rows = joined(delta)
-    grouped = replace(table, key=table.key[: shelf.group])
+    shelf, table = layouts[0], tables[0]
+    rows = combine_deltas(deltas)
+    grouped = replace(table, key=table.key[: shelf.group_width])
     known = more = table.arrow.empty_table()
-    if rows is not None and shelf.by != "group":
-        known = more = reading.find(table, encode_keys(table, rows).unique())
-    if shelf.by == "key":
-        return Fetched(known, _arranged(shelf, table, more, rows)) if rows is not None else Fetched(known, _NOTHING)
+    if rows is not None and shelf.access != "group":
+        known = more = reader.find(table, encode_keys(table, rows).unique())
+    if shelf.access == "key":
+        return (
+            StateRows(known, _arrange_rows(shelf, table, more, rows))
+            if rows is not None
+            else StateRows(known, _EMPTY_ARRANGEMENT)
+        )
     groups = encode_keys(grouped, touched).unique()
-    if shelf.by == "group":
-        known = more = pa.concat_tables([known, *(_range(reading, shelf, table, g, None) for g in groups.to_pylist())])
+    if shelf.access == "group":
+        known = more = pa.concat_tables(
+            [known, *(_read_group(reader, shelf, table, g, None) for g in groups.to_pylist())]
+        )
     else:
-        of = {} if rows is None else _counted(encode_keys(grouped, rows))
+        of = {} if rows is None else _count_keys(encode_keys(grouped, rows))
         ends = [
-            _range(reading, shelf, lying, group, of.get(group, 0) + 1)
+            _read_group(reader, shelf, lying, group, of.get(group, 0) + 1)
             for lying in tables
             for group in groups.to_pylist()
         ]
-        more = _distinct(table, pa.concat_tables([known, *ends]))
-    return Fetched(known, _arranged(shelf, grouped, more, touched))
+        more = _drop_duplicate_keys(table, pa.concat_tables([known, *ends]))
+    return StateRows(known, _arrange_rows(shelf, grouped, more, touched))
 
 
-def summed(shelf: Shelf, table: Table, old: pa.Table, run: Run) -> tuple[pa.Table, pa.Table]:
+def add_run_to_rows(layout: KeyedStateLayout, table: Table, old: pa.Table, run: Run) -> tuple[pa.Table, pa.Table]:
     """What to put on a shelf, and the keys to delete, when a run is added to the rows that lie under its keys."""
-    rows = pa.concat_tables([old.select(table.arrow.names), run.weighted.select(table.arrow.names).cast(table.arrow)])
+    rows = pa.concat_tables(
+        [old.select(table.arrow.names), run.weighted_rows.select(table.arrow.names).cast(table.arrow)]
+    )
     rows = rows.combine_chunks()
     codes = encode_keys(table, rows).dictionary_encode().indices
-    places = pa.table({"code": codes, "place": pa.array(np.arange(rows.num_rows)), **{n: rows[n] for n in shelf.sums}})
-    wanted = [("place", "min"), *((n, "sum") for n in shelf.sums)]
+    places = pa.table({"code": codes, "place": pa.array(np.arange(rows.num_rows)), **{n: rows[n] for n in layout.sums}})
+    wanted = [("place", "min"), *((n, "sum") for n in layout.sums)]
     found = places.group_by("code", use_threads=False).aggregate(wanted)
     first = rows.take(found["place_min"])
-    zero = np.full(found.num_rows, not shelf.keep_zero)
-    for name in shelf.sums:
+    zero = np.full(found.num_rows, not layout.keep_zero)
+    for name in layout.sums:
         total = found[f"{name}_sum"].cast(table.arrow.field(name).type)
         first = first.set_column(first.schema.get_field_index(name), table.arrow.field(name), total)
         zero &= np.asarray(pc.equal(total, pa.scalar(0, total.type)))
@@ -110,32 +122,34 @@ def summed(shelf: Shelf, table: Table, old: pa.Table, run: Run) -> tuple[pa.Tabl
     return first.filter(pa.array(~zero)), keys.filter(pa.array(zero))
 
 
-def _range(reading: Reading, shelf: Shelf, table: Table, group: bytes, limit: int | None) -> pa.Table:
+def _read_group(
+    reader: StateReader, layout: KeyedStateLayout, table: Table, group: bytes, limit: int | None
+) -> pa.Table:
     """The rows of a group, from the start."""
-    start = group if shelf.group else None
-    return reading.range(table, start, None if start is None else successor(start), limit)
+    start = group if layout.group_width else None
+    return reader.range(table, start, None if start is None else successor(start), limit)
 
 
-def _counted(keys: pa.BinaryArray) -> dict[bytes, int]:
+def _count_keys(keys: pa.BinaryArray) -> dict[bytes, int]:
     return {found["values"].as_py(): found["counts"].as_py() for found in keys.value_counts()}
 
 
-def _distinct(table: Table, rows: pa.Table) -> pa.Table:
+def _drop_duplicate_keys(table: Table, rows: pa.Table) -> pa.Table:
     codes = np.asarray(encode_keys(table, rows.combine_chunks()).dictionary_encode().indices)
     return rows.take(pa.array(np.unique(codes, return_index=True)[1]))
 
 
-def _arranged(shelf: Shelf, by: Table, rows: pa.Table, delta: pa.Table) -> Arrangement:
+def _arrange_rows(layout: KeyedStateLayout, key_table: Table, rows: pa.Table, delta: pa.Table) -> Arrangement:
     """Rows of the store with the hashes that a delta has for the same keys, in the order of a run."""
     if not rows.num_rows:
-        return _NOTHING
+        return _EMPTY_ARRANGEMENT
     rows = rows.combine_chunks()
-    place = pc.index_in(encode_keys(by, rows), value_set=encode_keys(by, delta))
+    place = pc.index_in(encode_keys(key_table, rows), value_set=encode_keys(key_table, delta))
     rows = rows.append_column(HASH, delta[HASH].combine_chunks().take(place))
     order = [(HASH, "ascending")]
-    if WEIGHT in shelf.sums:  # values of a group ascend
-        order.append((shelf.key[-1].column, "ascending"))
+    if WEIGHT in layout.sums:  # values of a group ascend
+        order.append((layout.key[-1].column, "ascending"))
     return Arrangement((Run(rows.take(pc.sort_indices(rows, sort_keys=order)).combine_chunks()),))
 
 
-_NOTHING = Arrangement()
+_EMPTY_ARRANGEMENT = Arrangement()

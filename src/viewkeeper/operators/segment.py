@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from viewkeeper.errors import Defect
-from viewkeeper.expressions import predicate, render
-from viewkeeper.expressions.backends.vector_case import is_exact
-from viewkeeper.expressions.backends.vector_decimals import is_product
-from viewkeeper.expressions.backends.vector_predicates import Comparison, comparisons
+from viewkeeper.expressions import render, render_predicate
+from viewkeeper.expressions.backends.vector_case import is_vectorised
+from viewkeeper.expressions.backends.vector_decimals import is_word_product
+from viewkeeper.expressions.backends.vector_predicates import VectorPredicate, compile_predicates
 from viewkeeper.expressions.tree import Expr, Named
 from viewkeeper.model import types
 from viewkeeper.model.names import HASH, WEIGHT, quoted
@@ -25,14 +25,14 @@ from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family
 from viewkeeper.state.key_hash import hash_sql
 
-LATER = "later"
+OMITTED_IF_EMPTY = "later"
 """Marks, in its metadata, a field that was added when state had been stored under names without it."""
 
-_FINE, _INFINITE = 40, 1025
-_MIDDLE = (1 << 62) + (1 << 57)
+_FRACTION_BITS, _INFINITY_EXPONENT = 40, 1025
+_ORDER_HASH_OFFSET = (1 << 62) + (1 << 57)
 """All places share their top bits: the rows of an ordered arrangement belong to one task."""
 
-ORDERED = (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.DATE, Family.TIME)
+ORDERED_TYPE_FAMILIES = (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.DATE, Family.TIME)
 """How the names of types begin whose values have a place."""
 
 
@@ -51,7 +51,7 @@ class Segment:
     gather: bool = False
     sign: int = 1
     times: tuple[Expr, ...] = ()
-    ordered: bool = field(default=False, metadata={LATER: True})
+    ordered: bool = field(default=False, metadata={OMITTED_IF_EMPTY: True})
     """Whether the rows are placed by the value of the key's one column, not by its hash."""
 
     @cached_property
@@ -79,24 +79,24 @@ class Segment:
         return next(c for c in self.columns if c.name == self.key[0])
 
     @cached_property
-    def is_exact(self) -> bool:
+    def is_vectorised(self) -> bool:
         """Whether it takes no statement: columns, picked or worked out as Arrow does, of rows that it can tell. Those
         of `products` take one if their values are great."""
-        if self.compared is None or self.sign < 0 or self.times or self.ordered:
+        if self.vector_conditions is None or self.sign < 0 or self.times or self.ordered:
             return False
-        return all(n.name in self.products or is_exact(n.expr) for n in self.exprs)
+        return all(n.name in self.product_columns or is_vectorised(n.expr) for n in self.exprs)
 
     @cached_property
-    def products(self) -> frozenset[str]:
+    def product_columns(self) -> frozenset[str]:
         """Columns that Arrow does not work out, and words do."""
-        return frozenset(n.name for n in self.exprs if not is_exact(n.expr) and is_product(n.expr))
+        return frozenset(n.name for n in self.exprs if not is_vectorised(n.expr) and is_word_product(n.expr))
 
     @cached_property
-    def compared(self) -> tuple[Comparison, ...] | None:
+    def vector_conditions(self) -> tuple[VectorPredicate, ...] | None:
         """The conditions, if none of them takes a statement: none can fail then, so their order does not matter."""
-        return comparisons(self.where)
+        return compile_predicates(self.where)
 
-    def used(self) -> frozenset[str]:
+    def used_columns(self) -> frozenset[str]:
         """The columns it reads of its source."""
         return frozenset().union(*(e.columns() for e in [*self.where, *self.times, *(n.expr for n in self.exprs)]))
 
@@ -106,13 +106,13 @@ def where_sql(conjuncts: tuple[Expr, ...]) -> str:
     condition = conjuncts[0]
     for conjunct in conjuncts[1:]:
         condition = Expr("And", types.BOOLEAN, (condition, conjunct))
-    return predicate(condition)
+    return render_predicate(condition)
 
 
 def order_sql(column: Column) -> str:
     """The place of a row by a column's value; NULL, which meets nothing, is in the middle."""
     text = quoted(column.name)
     number = f"epoch({text})" if column.type in (types.DATE, *types.TIMES) else f"CAST({text} AS DOUBLE)"
-    size = f"least(log2(1 + abs({number})), {_INFINITE})"
-    signed = f"CASE WHEN isnan({number}) THEN {_INFINITE + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
-    return f"CAST({_MIDDLE} + coalesce(CAST(round({1 << _FINE} * ({signed})) AS BIGINT), 0) AS UBIGINT)"
+    size = f"least(log2(1 + abs({number})), {_INFINITY_EXPONENT})"
+    signed = f"CASE WHEN isnan({number}) THEN {_INFINITY_EXPONENT + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
+    return f"CAST({_ORDER_HASH_OFFSET} + coalesce(CAST(round({1 << _FRACTION_BITS} * ({signed})) AS BIGINT), 0) AS UBIGINT)"

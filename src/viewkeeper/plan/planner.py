@@ -21,7 +21,7 @@ from viewkeeper.plan.compile.compiler import Compiler, ViewPlan
 from viewkeeper.plan.depth import to_any_depth
 from viewkeeper.plan.logical.nodes import Node, Order, Project, Query, Sort
 from viewkeeper.plan.logical.unique_keys import unique_keys
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 
 
 def plan_view(
@@ -33,18 +33,18 @@ def plan_view(
     views: Mapping[int, ViewPlan],
     sizes: Mapping[int, int],
     options: Mapping[str, str],
-    attempt: Callable[[Iterable[Operator]], None] = lambda _: None,
+    dry_run: Callable[[Iterable[Operator]], None] = lambda _: None,
 ) -> tuple[Table, ViewPlan]:
     """The view's table and plan; raises Unsupported for what cannot be maintained. `tables`: base and view tables.
 
     `attempt` is given the view's operators: it raises Unsupported for what cannot be run.
     """
     plan = ViewPlan(query, sizes)
-    attempt(compile_plan(table_id, plan, tables, views))
+    dry_run(compile_plan(table_id, plan, tables, views))
     columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
-    parts, is_bag = _key(query, key, tables)
+    parts, is_bag = _choose_key(query, key, tables)
     if options.get("store") == LAZY:
-        plan = replace(plan, lazy=tuple(k.column for k in parts))
+        plan = replace(plan, lazy_key=tuple(k.column for k in parts))
     return Table(table_id, name, columns, parts, True, is_bag, tuple(sorted(options.items()))), plan
 
 
@@ -52,29 +52,31 @@ def compile_plan(
     table_id: int, plan: ViewPlan, tables: Mapping[int, Table], views: Mapping[int, ViewPlan]
 ) -> Iterable[Operator]:
     """The operators of a view's plan, which raises Unsupported if it has none. `tables`: base and view tables."""
-    base = {i: t.inside for i, t in tables.items() if not t.is_view}
+    base = {i: t.internal for i, t in tables.items() if not t.is_view}
 
     def work() -> Iterable[Operator]:
         compiler = Compiler(base, ChainMap({table_id: plan}, views))  # type: ignore[arg-type]
-        compiler.view(table_id)
+        compiler.compile_view(table_id)
         return compiler.operators.values()
 
     return to_any_depth(work)
 
 
-def _key(query: Query, wanted: Sequence[str], tables: Mapping[int, Table]) -> tuple[tuple[KeyPart, ...], bool]:
+def _choose_key(
+    query: Query, requested_key: Sequence[str], tables: Mapping[int, Table]
+) -> tuple[tuple[KeyPart, ...], bool]:
     shown = {c.name: name for name, c in reversed(query.output)}
     names = {name.lower(): name for name, _ in query.output}
     parts: list[KeyPart] = []
-    if wanted:
-        for column in wanted:
+    if requested_key:
+        for column in requested_key:
             if column.lower() not in names:
                 raise UnknownName(f"KEY names the column {column!r}, which the query does not give.", hint="")
             parts.append(KeyPart(names[column.lower()]))
         if len({p.column for p in parts}) < len(parts):
             raise BadStatement("KEY names a column twice.")
     else:
-        parts = [_order_part(order, shown) for order in _order(query.root)]
+        parts = [_order_key_part(order, shown) for order in _root_order(query.root)]
         parts = list({p.column: p for p in reversed(parts)}.values())[::-1]
     proven = [[shown[c] for c in k] for k in unique_keys(query.root, tables) if all(c in shown for c in k)]
     chosen = {p.column for p in parts}
@@ -84,7 +86,7 @@ def _key(query: Query, wanted: Sequence[str], tables: Mapping[int, Table]) -> tu
     return (*parts, *(KeyPart(c) for c in rest if c not in chosen)), not proven
 
 
-def _order(root: Node) -> tuple[Order, ...]:
+def _root_order(root: Node) -> tuple[Order, ...]:
     """The ORDER BY at the top of a query, below a projection that only drops or renames columns."""
     names: dict[str, str] | None = None
     while isinstance(root, Project):
@@ -102,50 +104,52 @@ def _order(root: Node) -> tuple[Order, ...]:
     result = []
     for order in root.order:
         if order.expr.op != "column" or order.expr.value not in names:
-            raise Unsupported(_UNSHOWN)
+            raise Unsupported(_ORDER_NOT_SELECTED)
         expr = type(order.expr)("column", order.expr.type, value=names[order.expr.value])
         result.append(Order(expr, order.descending, order.nulls_last))
     return tuple(result)
 
 
-_UNSHOWN = "ORDER BY sorts a view by an expression that is not one of its columns; add it to the SELECT list."
+_ORDER_NOT_SELECTED = (
+    "ORDER BY sorts a view by an expression that is not one of its columns; add it to the SELECT list."
+)
 
 
-def _order_part(order: Order, shown: Mapping[str, str]) -> KeyPart:
-    if order.expr.op != "column" or order.expr.value not in shown:
-        raise Unsupported(_UNSHOWN)
-    return KeyPart(shown[order.expr.value], order.descending, order.nulls_last)
+def _order_key_part(order: Order, output_names: Mapping[str, str]) -> KeyPart:
+    if order.expr.op != "column" or order.expr.value not in output_names:
+        raise Unsupported(_ORDER_NOT_SELECTED)
+    return KeyPart(output_names[order.expr.value], order.descending, order.nulls_last)
 
 
 # What an operator could not run is refused before there is a view: expressions that have no rule, types that it cannot
 # keep, and SQL that DuckDB cannot bind, which is tried over no rows.
 
 
-def attempt(operators: Iterable[Operator]) -> None:
+def dry_run_operators(operators: Iterable[Operator]) -> None:
     """Look at the columns of all operators, and run those whose SQL is not proven, each over no rows."""
     operators = list(operators)
     for operator in operators:
-        _refuse_unkept(operator)
+        _refuse_unstorable_types(operator)
     segments = [segment for operator in operators for segment in operator.segments()]
     used = (e for s in segments for e in (*s.where, *s.times, *(n.expr for n in s.exprs)) if e.args)
     for expr in dict.fromkeys(used):
         expressions.check(expr)
-    found = [o for o in operators if o.unproven is not None]
+    found = [o for o in operators if o.unproven_part is not None]
     if not found:
         return
-    with Duck(expressions.setup, threads=1) as duck:
+    with PreparedStatements(expressions.register_functions, threads=1) as duck:
         for operator in found:
             try:
-                operator.attempt(duck)
+                operator.dry_run(duck)
             except duckdb.Error as error:
-                if expressions.error_code(error) is None:  # a constant may raise, and is then an error of the rows
+                if expressions.translate_error(error) is None:  # a constant may raise, and is then an error of the rows
                     said = str(error).split("\n")[0].split(": ", 1)[-1].rstrip(".")
                     raise Unsupported(
-                        f"The query has a part that cannot be computed ({operator.unproven}): {said}."
+                        f"The query has a part that cannot be computed ({operator.unproven_part}): {said}."
                     ) from None
 
 
-def _refuse_unkept(operator: Operator) -> None:
+def _refuse_unstorable_types(operator: Operator) -> None:
     """Rows between operators, and rows that are kept, have columns of the types that a table has."""
     for column in (c for segment in operator.segments() for c in segment.columns):
         try:

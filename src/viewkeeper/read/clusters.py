@@ -15,65 +15,71 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.catalog.catalog import Catalog
-from viewkeeper.model.catalog.view import PART, Cluster
+from viewkeeper.model.catalog.view import SOURCE_COLUMN, ClusterDefinition
 from viewkeeper.model.intake import arguments
 
-HOW = ("inner", "left")
-MOST_ROWS = 10_000_000
+JOIN_KINDS = ("inner", "left")
+MAX_JOINED_ROWS = 10_000_000
 
 
-def cluster_of(catalog: Catalog, name: str) -> Cluster:
+def cluster_of(catalog: Catalog, name: str) -> ClusterDefinition:
     found = catalog.view(name).cluster
     if found is None:
         raise BadValue(f"{name} is no clustered view.", hint="CREATE MATERIALIZED VIEW … CLUSTER BY (…) OF tables.")
     return found
 
 
-def checked_key(cluster: Cluster, name: str, key: Any) -> tuple[Any, ...]:
+def check_cluster_key(cluster: ClusterDefinition, name: str, key: Any) -> tuple[Any, ...]:
     values = key if isinstance(key, tuple) else (key,)
-    if len(values) != len(cluster.by):
-        raise BadValue(f"{name} is clustered by ({', '.join(cluster.by)}); {len(values)} values were given.", hint="")
+    if len(values) != len(cluster.key_columns):
+        raise BadValue(
+            f"{name} is clustered by ({', '.join(cluster.key_columns)}); {len(values)} values were given.", hint=""
+        )
     return values
 
 
-def checked_how(cluster: Cluster, how: str | Mapping[str, str]) -> list[str]:
+def check_join_kinds(cluster: ClusterDefinition, how: str | Mapping[str, str]) -> list[str]:
     """For each table how it is joined; the first is what the others are joined to."""
     if isinstance(how, str):
-        return [arguments.one_of(how, "how", HOW) or how for _ in cluster.of]
+        return [arguments.check_choice(how, "how", JOIN_KINDS) or how for _ in cluster.tables]
     if not isinstance(how, Mapping):
-        raise BadValue(f"how is {arguments.short(how)}.", hint="Write 'inner', 'left', or one for each table by name.")
-    known = {t.lower(): t for t in cluster.of}
+        raise BadValue(
+            f"how is {arguments.shorten(how)}.", hint="Write 'inner', 'left', or one for each table by name."
+        )
+    known = {t.lower(): t for t in cluster.tables}
     asked = {}
     for table, one in how.items():
         if str(table).lower() not in known:
-            raise BadValue(f"how names {table!r}.", hint=f"The tables are {', '.join(cluster.of)}.")
-        arguments.one_of(one, "how", HOW)
+            raise BadValue(f"how names {table!r}.", hint=f"The tables are {', '.join(cluster.tables)}.")
+        arguments.check_choice(one, "how", JOIN_KINDS)
         asked[known[str(table).lower()]] = one
-    return [asked.get(t, "inner") for t in cluster.of]
+    return [asked.get(t, "inner") for t in cluster.tables]
 
 
-def by_table(cluster: Cluster, rows: pa.Table) -> dict[str, pa.Table]:
+def split_by_table(cluster: ClusterDefinition, rows: pa.Table) -> dict[str, pa.Table]:
     """The rows of each table, in its own columns, from rows of the view."""
-    parts = rows[PART]
+    parts = rows[SOURCE_COLUMN]
     found = {}
-    for place, table in enumerate(cluster.of):
-        own = cluster.owned(place)
-        mine = rows.filter(pc.equal(parts, place)).select([*cluster.by, *own.values()])
-        found[table] = mine.rename_columns([*cluster.by, *own])
+    for place, table in enumerate(cluster.tables):
+        own = cluster.column_names(place)
+        mine = rows.filter(pc.equal(parts, place)).select([*cluster.key_columns, *own.values()])
+        found[table] = mine.rename_columns([*cluster.key_columns, *own])
     return found
 
 
-def joined(cluster: Cluster, rows: pa.Table, how: list[str]) -> pa.Table:
+def join_tables(cluster: ClusterDefinition, rows: pa.Table, how: list[str]) -> pa.Table:
     """The rows of one key, joined."""
-    tables = by_table(cluster, rows)
+    tables = split_by_table(cluster, rows)
     counts = [t.num_rows for t in tables.values()]
     left = [h == "left" and i > 0 for i, h in enumerate(how)]
     sizes = [max(c, 1) if outer else c for c, outer in zip(counts, left, strict=True)]
     total = int(np.prod(sizes, dtype=object)) if sizes else 0
-    if total > MOST_ROWS:
-        raise TooLarge(f"The rows of this key join to {total:,}; {MOST_ROWS:,} is the most.", hint="Use cluster().")
+    if total > MAX_JOINED_ROWS:
+        raise TooLarge(
+            f"The rows of this key join to {total:,}; {MAX_JOINED_ROWS:,} is the most.", hint="Use cluster()."
+        )
     listed = [c for pairs in cluster.columns for c, _ in pairs]
-    once = {c for c in listed if listed.count(c) == 1 and c not in cluster.by}
+    once = {c for c in listed if listed.count(c) == 1 and c not in cluster.key_columns}
     first = next(iter(tables.values()))
     places = np.arange(total)
     step, columns = total, dict[str, Any]()
@@ -82,7 +88,7 @@ def joined(cluster: Cluster, rows: pa.Table, how: list[str]) -> pa.Table:
         at = pa.array((places // step) % size if step else places[:0], mask=None if count else np.ones(total, bool))
         taken = table.take(at)
         if table is first:
-            columns |= {c: taken[c] for c in cluster.by}
-        for c in table.column_names[len(cluster.by) :]:
+            columns |= {c: taken[c] for c in cluster.key_columns}
+        for c in table.column_names[len(cluster.key_columns) :]:
             columns[c if c in once else f"{name}.{c}"] = taken[c]
     return pa.table(columns)

@@ -20,8 +20,8 @@ from viewkeeper.errors import BadToken, BadValue, Timeout
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.intake import arguments
 from viewkeeper.model.token import Token
-from viewkeeper.read.suspension import refuse, refuse_behind
-from viewkeeper.resources.poll_backoff import pause_after
+from viewkeeper.read.suspension import refuse_suspended, refuse_suspended_before
+from viewkeeper.resources.poll_backoff import poll_pause
 from viewkeeper.store.contract.store import Store
 
 TIMEOUT = 10.0
@@ -40,20 +40,20 @@ class Level(Enum):
 
 ANY, LATEST, STALE = Level.ANY, Level.LATEST, Level.STALE
 
-After = Token | str | Iterable[Token | str] | None
+AfterTokens = Token | str | Iterable[Token | str] | None
 
 
-def checked(level: Level, timeout: float) -> None:
+def check_level(level: Level, timeout: float) -> None:
     """BadValue if these say nothing."""
     if not isinstance(level, Level):
         raise BadValue(
-            f"There is no level {arguments.short(level)}.",
+            f"There is no level {arguments.shorten(level)}.",
             hint="Give viewkeeper.ANY, viewkeeper.LATEST or viewkeeper.STALE.",
         )
-    arguments.seconds(timeout, "timeout")
+    arguments.check_seconds(timeout, "timeout")
 
 
-def position_of(store: Store, after: After) -> int | None:
+def position_of(store: Store, after: AfterTokens) -> int | None:
     """The position that a token, its text, or several of them ask for."""
     if after is None:
         return None
@@ -76,76 +76,78 @@ def position_of(store: Store, after: After) -> int | None:
     return position
 
 
-def bring(
+def wait_for_freshness(
     store: Store,
     catalog: Catalog,
     name: str,
     level: Level,
-    after: After,
+    after: AfterTokens,
     timeout: float,
     refresh: Callable[[], object] | None,
 ) -> None:
     """Wait until a view is as new as asked for. `refresh`: this process maintains, so do not wait but do it."""
-    wanted = wanted_of(store, catalog, name, level, after)
-    if wanted is None or has(store, catalog, name, wanted):
+    wanted = required_position(store, catalog, name, level, after)
+    if wanted is None or has_position(store, catalog, name, wanted):
         return
     deadline = time.monotonic() + timeout
     if refresh is not None:
-        while not has(store, catalog, name, wanted):
+        while not has_position(store, catalog, name, wanted):
             refresh()
-            _check(store, name, wanted, deadline, timeout)
+            _check_deadline(store, name, wanted, deadline, timeout)
         return
-    _wait(store, catalog, name, wanted, deadline, timeout)
+    _wait_for_position(store, catalog, name, wanted, deadline, timeout)
 
 
-def wanted_of(store: Store, catalog: Catalog, name: str, level: Level, after: After) -> int | None:
+def required_position(store: Store, catalog: Catalog, name: str, level: Level, after: AfterTokens) -> int | None:
     """The position that a read of this level must show; None if any state will do."""
     wanted = position_of(store, after)
     found = catalog.find(name)
     if not isinstance(found, View) or (level is not LATEST and wanted is None):
         return None
     if level is LATEST:
-        refuse(found)
+        refuse_suspended(found)
         # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
-        wanted = max(wanted or 0, store.pending(cut_of(store, name), [t.id for t in catalog.tables]).last or 0)
+        wanted = max(wanted or 0, store.pending(cut_of(store, name), [t.id for t in catalog.tables]).last_position or 0)
     if wanted is None:
         raise BadValue(
             f"There is no level {level!r}.", hint="Levels: viewkeeper.ANY, viewkeeper.LATEST, viewkeeper.STALE."
         )
-    refuse_behind(found, wanted)
+    refuse_suspended_before(found, wanted)
     return wanted
 
 
-def has(store: Store, catalog: Catalog, name: str, position: int) -> bool:
+def has_position(store: Store, catalog: Catalog, name: str, position: int) -> bool:
     """Whether a view has every write call up to a position."""
     cut = cut_of(store, name)
     if cut >= position:
         return True
-    first = store.pending(cut, [t.id for t in catalog.tables]).first
+    first = store.pending(cut, [t.id for t in catalog.tables]).first_position
     return first is None or first > position
 
 
-def _wait(store: Store, catalog: Catalog, name: str, wanted: int, deadline: float, timeout: float) -> None:
+def _wait_for_position(
+    store: Store, catalog: Catalog, name: str, position: int, deadline: float, timeout: float
+) -> None:
     began, looked = time.monotonic(), 0.0
-    while not has(store, catalog, name, wanted):
+    while not has_position(store, catalog, name, position):
         if time.monotonic() - looked > _LEASE_SECONDS:
-            if store.lease_holder() is None and not has(store, catalog, name, wanted):
+            if store.lease_holder() is None and not has_position(store, catalog, name, position):
                 raise Timeout(
                     f"Nobody maintains {store.url}, so {name} stays at position {cut_of(store, name)};"
-                    f" {wanted} was asked for.",
+                    f" {position} was asked for.",
                     hint="Start `vk run`, or refresh once: `vk refresh`. (In Python: db.maintain(), db.refresh().)",
                 )
             looked = time.monotonic()
-        _check(store, name, wanted, deadline, timeout)
+        _check_deadline(store, name, position, deadline, timeout)
         now = time.monotonic()
-        time.sleep(min(pause_after(now - began), max(0.0, deadline - now)))
-    refuse_behind(store.catalog().find(name), wanted)
+        time.sleep(min(poll_pause(now - began), max(0.0, deadline - now)))
+    refuse_suspended_before(store.catalog().find(name), position)
 
 
-def _check(store: Store, name: str, wanted: int, deadline: float, timeout: float) -> None:
-    if time.monotonic() >= deadline and cut_of(store, name) < wanted:
+def _check_deadline(store: Store, name: str, position: int, deadline: float, timeout: float) -> None:
+    if time.monotonic() >= deadline and cut_of(store, name) < position:
         raise Timeout(
-            f"{name} did not reach position {wanted} within {timeout:g} s; it is at {cut_of(store, name)}.",
+            f"{name} did not reach position {position} within {timeout:g} s; it is at {cut_of(store, name)}.",
             hint="Wait longer (timeout), or read with level ANY; `vk status` shows how far behind the views are.",
         )
 
@@ -153,9 +155,9 @@ def _check(store: Store, name: str, wanted: int, deadline: float, timeout: float
 def cut_of(store: Store, name: str) -> int:
     """Where a view stands: at the published batch, or where its own strategy last read the tables."""
     found = store.catalog().find(name)
-    if isinstance(found, View) and found.at is not None:
-        return found.at.low
-    if isinstance(found, View) and found.table.with_writes:
+    if isinstance(found, View) and found.own_cut is not None:
+        return found.own_cut.low
+    if isinstance(found, View) and found.table.is_changed_by_writes:
         return store.head()
-    batch = store.published()
+    batch = store.published_batch()
     return store.head() if batch is None else batch.cut

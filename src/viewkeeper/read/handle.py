@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model.catalog.catalog import View
-from viewkeeper.model.display import SHOWN, aligned, html_table, value
+from viewkeeper.model.display import MAX_DISPLAY_ROWS, align_rows, html_table, value_text
 from viewkeeper.model.schema import Table
-from viewkeeper.syntax.show_create import created
+from viewkeeper.syntax.show_create import show_create
 
 
 class Handle:
@@ -24,23 +24,23 @@ class Handle:
     @property
     def schema(self) -> pa.Schema:
         """Names and types of its columns, as its rows have them."""
-        return self._found().outside
+        return self._current_table().external_schema
 
     @property
     def key(self) -> tuple[str, ...]:
         """The columns of its key, in their order; none for a view without a unique one."""
-        table = self._found()
+        table = self._current_table()
         return () if table.is_bag else tuple(part.column for part in table.key)
 
     @property
     def is_view(self) -> bool:
-        return self._found().is_view
+        return self._current_table().is_view
 
     @property
     def definition(self) -> str:
         """The statement that makes it."""
         catalog = self._db._catalog()
-        return created(catalog, catalog.find(self.name) or self._found())
+        return show_create(catalog, catalog.find(self.name) or self._current_table())
 
     def get(self, key: Any, **options: Any) -> dict[str, Any] | None:
         """`Database.get` of it."""
@@ -56,21 +56,23 @@ class Handle:
         """`Database.read` of it."""
         return self._db.read(self.name, **options)
 
-    def _found(self) -> Table:
+    def _current_table(self) -> Table:
         found: Table = self._db._catalog().table(self.name)
         return found
 
     def __repr__(self) -> str:
         kind = self._kind()
-        return "\n".join([f"{kind} {self.name}", *(f"  {line}" for line in aligned(self._columns()))])
+        return "\n".join([f"{kind} {self.name}", *(f"  {line}" for line in align_rows(self._columns()))])
 
     def _repr_html_(self) -> str:
         shape = html_table(
             ["column", "type", "nullable", "key"], self._columns(), f"{self._kind().capitalize()} {self.name}"
         )
-        if not self._found().is_stored:  # to work all rows out would be much for a look
+        if not self._current_table().is_stored:  # to work all rows out would be much for a look
             return shape
-        rows = [[value(v) for v in row.values()] for row in islice(self.scan(limit=SHOWN), SHOWN)]
+        rows = [
+            [value_text(v) for v in row.values()] for row in islice(self.scan(limit=MAX_DISPLAY_ROWS), MAX_DISPLAY_ROWS)
+        ]
         return shape + html_table(self.schema.names, rows, "First rows")
 
     def _kind(self) -> str:
@@ -80,7 +82,7 @@ class Handle:
         return "table"
 
     def _columns(self) -> list[list[str]]:
-        table = self._found()
+        table = self._current_table()
         places = {name.lower(): str(i + 1) for i, name in enumerate(self.key)}
         return [
             [c.name, c.type.sql, "" if c.nullable else "NOT NULL", places.get(c.name.lower(), "")]

@@ -24,10 +24,10 @@ _ATTEMPTS = 3
 
 def get_row(store: Store, table: Table, key: Any) -> dict[str, Any] | None:
     """The row with this key, None if there is none."""
-    return store.get(table, checked_key(table, key))
+    return store.get(table, check_key(table, key))
 
 
-def checked_key(table: Table, key: Any) -> tuple[Any, ...]:
+def check_key(table: Table, key: Any) -> tuple[Any, ...]:
     """A whole key of a table whose keys are unique."""
     _refuse_unstored(table)
     values = key if isinstance(key, tuple) else (key,)
@@ -47,7 +47,7 @@ def scan_rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows in key order: those whose key begins with `prefix`, or from `start` (included) to `stop` (excluded)."""
     low, high = scan_range(table, prefix, start, stop, limit)
-    return _rows(store, table, low, high, limit)
+    return _scan_rows(store, table, low, high, limit)
 
 
 def scan_range(
@@ -58,18 +58,18 @@ def scan_range(
     if prefix is not None and (start is not None or stop is not None):
         raise BadValue("scan takes a prefix, or start and stop, not both.", hint="")
     if limit is not None:
-        arguments.whole(limit, "scan's limit", 0)
+        arguments.check_whole_number(limit, "scan's limit", 0)
     if prefix is not None:
-        return prefix_range(table, _tuple(table, prefix))
-    return key_range(table, _bound(table, start), _bound(table, stop))
+        return prefix_range(table, _key_prefix(table, prefix))
+    return key_range(table, _key_bound(table, start), _key_bound(table, stop))
 
 
-def _rows(
+def _scan_rows(
     store: Store, table: Table, low: bytes | None, high: bytes | None, limit: int | None
 ) -> Iterator[dict[str, Any]]:
     left = limit
     for batch in store.scan(table, start=low, stop=high, limit=limit):
-        rows = outside(table, pa.Table.from_batches([batch]))
+        rows = to_visible_rows(table, pa.Table.from_batches([batch]))
         for row in python_rows(table, rows):
             if left is not None:
                 if left == 0:
@@ -93,11 +93,11 @@ def read_table(store: Store, table: Table) -> pa.Table:
     """All rows, one consistent state, in key order. Where the store cannot keep a state for so long, the next one."""
     for _ in range(_ATTEMPTS - 1):
         with suppress(SnapshotGone):
-            return outside(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
-    return outside(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
+            return to_visible_rows(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
+    return to_visible_rows(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
 
 
-def outside(table: Table, stored: pa.Table) -> pa.Table:
+def to_visible_rows(table: Table, stored: pa.Table) -> pa.Table:
     """Stored rows as a user sees them: a bag's rows repeated by their count, time zones put back."""
     rows = stored
     if table.is_bag:
@@ -105,7 +105,7 @@ def outside(table: Table, stored: pa.Table) -> pa.Table:
         rows = stored.drop_columns([COUNT])
         if (counts != 1).any():
             rows = rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
-    return rows.cast(table.outside)
+    return rows.cast(table.external_schema)
 
 
 def _refuse_unstored(table: Table) -> None:
@@ -113,7 +113,7 @@ def _refuse_unstored(table: Table) -> None:
         raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
 
 
-def _tuple(table: Table, values: Any) -> tuple[Any, ...]:
+def _key_prefix(table: Table, values: Any) -> tuple[Any, ...]:
     found = values if isinstance(values, tuple) else (values,)
     if len(found) > len(table.key):
         raise BadValue(
@@ -122,5 +122,5 @@ def _tuple(table: Table, values: Any) -> tuple[Any, ...]:
     return found
 
 
-def _bound(table: Table, values: Any) -> Sequence[Any] | None:
-    return None if values is None else _tuple(table, values)
+def _key_bound(table: Table, values: Any) -> Sequence[Any] | None:
+    return None if values is None else _key_prefix(table, values)

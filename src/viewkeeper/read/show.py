@@ -8,48 +8,50 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model.catalog.catalog import Catalog, View
-from viewkeeper.model.row_names import matching
+from viewkeeper.model.row_names import match_names
 from viewkeeper.syntax import indexes, statements
 from viewkeeper.syntax.show_create import (
-    create_index,
-    create_table,
-    create_view,
+    create_index_sql,
+    create_table_sql,
+    create_view_sql,
+    included_columns,
     index_columns,
-    index_included,
-    indexed,
+    indexed_table,
 )
 
 
 def _show_indexes(catalog: Catalog, statement: indexes.ShowIndexes) -> pa.Table:
     on = None if statement.on is None else catalog.table(statement.on)
     found = [v for views in catalog.indexes.values() for v in views]
-    found = sorted((v for v in found if on is None or indexed(catalog, v) == on), key=lambda v: v.table.name.lower())
+    found = sorted(
+        (v for v in found if on is None or indexed_table(catalog, v) == on), key=lambda v: v.table.name.lower()
+    )
     listed = {
         "name": [v.table.name for v in found],
-        "on": [indexed(catalog, v).name for v in found],
+        "on": [indexed_table(catalog, v).name for v in found],
         "columns": [", ".join(index_columns(catalog, v)) for v in found],
-        "include": [", ".join(index_included(catalog, v)) for v in found],
+        "include": [", ".join(included_columns(catalog, v)) for v in found],
     }
     return pa.table({name: pa.array(values, pa.string()) for name, values in listed.items()})
 
 
-def _show(catalog: Catalog, statement: statements.Show) -> pa.Table:
-    shown = catalog.named_tables if statement.what == "tables" else [v.table for v in catalog.named_views]
+def _show_objects(catalog: Catalog, statement: statements.Show) -> pa.Table:
+    shown = catalog.user_tables if statement.object_kind == "tables" else [v.table for v in catalog.user_views]
     names = sorted(t.name for t in shown)
     return pa.table(
-        {"name": pa.array(names if statement.like is None else matching(names, statement.like), pa.string())}
+        {"name": pa.array(names if statement.like is None else match_names(names, statement.like), pa.string())}
     )
 
 
 def _show_create(catalog: Catalog, statement: statements.ShowCreate) -> pa.Table:
     found = catalog.find(statement.name)
     if statement.kind == "index":
-        text = create_index(catalog, catalog.index(statement.name))
+        text = create_index_sql(catalog, catalog.index(statement.name))
     elif isinstance(found, View) or statement.kind == "view":
         catalog.refuse_index(statement.name, "SHOW CREATE INDEX")
-        text = create_view(catalog, catalog.view(statement.name))
+        text = create_view_sql(catalog, catalog.view(statement.name))
     else:
-        text = create_table(catalog.table(statement.name))
+        text = create_table_sql(catalog.table(statement.name))
     return pa.table({"statement": pa.array([text], pa.string())})
 
 
@@ -71,7 +73,7 @@ def _describe(catalog: Catalog, statement: statements.Describe) -> pa.Table:
 
 LISTINGS: Mapping[type, Callable[[Catalog, Any], pa.Table]] = {
     indexes.ShowIndexes: _show_indexes,
-    statements.Show: _show,
+    statements.Show: _show_objects,
     statements.ShowCreate: _show_create,
     statements.Describe: _describe,
 }

@@ -19,13 +19,13 @@ from viewkeeper.model.catalog.catalog import View
 from viewkeeper.model.intake import arguments
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.access.path import Wanted
+from viewkeeper.read.access.path import RowRequest
 from viewkeeper.read.access.scan import stream
-from viewkeeper.read.rows import checked_key, outside, python_rows, scan_range
-from viewkeeper.read.state import Pins, Source
-from viewkeeper.read.suspension import marked, refusal
+from viewkeeper.read.rows import check_key, python_rows, scan_range, to_visible_rows
+from viewkeeper.read.state import ReadState, SnapshotState
+from viewkeeper.read.suspension import mark_suspended_rows, suspension_error
 from viewkeeper.resources.fork_guard import owned
-from viewkeeper.store.contract.store import Pinned, Store
+from viewkeeper.store.contract.store import Store, StoreSnapshot
 
 MAX_AGE = 60.0
 """Seconds after which a snapshot ends by itself."""
@@ -39,17 +39,17 @@ class Snapshot:
     """
 
     def __init__(
-        self, store: Store, asked: Callable[..., Wanted], *, max_age: float = MAX_AGE, mixed: bool = False
+        self, store: Store, build_request: Callable[..., RowRequest], *, max_age: float = MAX_AGE, mixed: bool = False
     ) -> None:
-        max_age = arguments.seconds(max_age, "A snapshot's max_age", positive=True)
+        max_age = arguments.check_seconds(max_age, "A snapshot's max_age", positive=True)
         self._store = store
-        self._asked = asked
+        self._build_request = build_request
         self._mixed = mixed
         self._max_age = max_age
         self._expired = False
-        self._pinned: Pinned = store.pin()
-        self.epoch: int = self._pinned.batch.number
-        self.token = Token(store.uuid, self._pinned.batch.cut)
+        self._snapshot: StoreSnapshot = store.open_snapshot()
+        self.epoch: int = self._snapshot.batch.number
+        self.token = Token(store.uuid, self._snapshot.batch.cut)
         self._timer = threading.Timer(max_age, self._expire)
         self._timer.daemon = True
         self._timer.start()
@@ -66,21 +66,21 @@ class Snapshot:
     def close(self) -> None:
         """Let the state go. Closing twice is fine."""
         self._timer.cancel()
-        self._pinned.close()
+        self._snapshot.close()
 
     def span(self, name: str) -> tuple[int, int]:
         """The positions that a table or view shows here: the cut twice, or for SC and ISC from where to where."""
-        found = self._pinned.catalog.find(name)
+        found = self._snapshot.catalog.find(name)
         if isinstance(found, View) and found.suspended is not None:
             return found.suspended.cut, found.suspended.cut
-        if isinstance(found, View) and found.at is not None:
-            return found.at.low, found.at.cut
+        if isinstance(found, View) and found.own_cut is not None:
+            return found.own_cut.low, found.own_cut.cut
         return self.token.position, self.token.position
 
     def get(self, name: str, key: Any) -> dict[str, Any] | None:
         """The row of a table or view with this key, None if there is none."""
         table = self._table(name)
-        return self._pinned.get(table, checked_key(table, key))
+        return self._snapshot.get(table, check_key(table, key))
 
     def scan(
         self,
@@ -101,57 +101,59 @@ class Snapshot:
         table = self._table(name)
         bounds = scan_range(table, prefix, start, stop, limit)
         if where is None and columns is None and order_by is None:
-            return self._rows(table, *bounds, limit)
-        return self._wanted(self._asked(table, where, columns, order_by, limit, bounds))
+            return self._scan_range(table, *bounds, limit)
+        return self._scan_request(self._build_request(table, where, columns, order_by, limit, bounds))
 
     def read(self, name: str, *, keys: tuple[bytes | None, bytes | None] = (None, None)) -> pa.Table:
         """All rows of a table or view in key order, or those of a range of encoded keys."""
         table = self._table(name, stored=False)
         if not table.has_rows:
-            from viewkeeper.read.lazy.evaluate import regenerated
+            from viewkeeper.read.lazy.evaluate import regenerate_view
 
-            return regenerated(self._store, self._pinned, table)
+            return regenerate_view(self._store, self._snapshot, table)
         try:
-            rows = pa.Table.from_batches(list(self._pinned.scan(table, start=keys[0], stop=keys[1])), table.arrow)
-            return marked(outside(table, rows), [self._pinned.catalog.find(name)])
+            rows = pa.Table.from_batches(list(self._snapshot.scan(table, start=keys[0], stop=keys[1])), table.arrow)
+            return mark_suspended_rows(to_visible_rows(table, rows), [self._snapshot.catalog.find(name)])
         except SnapshotGone as gone:
-            raise self._gone(gone) from None
+            raise self._gone_error(gone) from None
 
-    def source(self, names: Sequence[str]) -> Source:
+    def source(self, names: Sequence[str]) -> ReadState:
         """This state for reads by any way, if it has these tables and views."""
         for name in names:
             self._table(name)
-        return Pins(self._store, self._pinned, at_cut=True)
+        return SnapshotState(self._store, self._snapshot, at_cut=True)
 
-    def _wanted(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    def _scan_request(self, request: RowRequest) -> Iterator[dict[str, Any]]:
         try:
-            for piece in stream(self.source([]), wanted):
-                yield from python_rows(wanted.table, piece)
+            for piece in stream(self.source([]), request):
+                yield from python_rows(request.table, piece)
         except SnapshotGone as gone:
-            raise self._gone(gone) from None
+            raise self._gone_error(gone) from None
 
-    def _rows(self, table: Table, low: bytes | None, high: bytes | None, limit: int | None) -> Iterator[dict[str, Any]]:
+    def _scan_range(
+        self, table: Table, low: bytes | None, high: bytes | None, limit: int | None
+    ) -> Iterator[dict[str, Any]]:
         left = limit
         try:
-            for batch in self._pinned.scan(table, start=low, stop=high, limit=limit):
-                rows = outside(table, pa.Table.from_batches([batch]))
+            for batch in self._snapshot.scan(table, start=low, stop=high, limit=limit):
+                rows = to_visible_rows(table, pa.Table.from_batches([batch]))
                 rows = rows if left is None else rows.slice(0, left)
                 left = None if left is None else left - rows.num_rows
                 yield from rows.to_pylist()
         except SnapshotGone as gone:
-            raise self._gone(gone) from None
+            raise self._gone_error(gone) from None
 
     def _table(self, name: str, stored: bool = True) -> Table:
         if self._expired:
-            raise self._gone()
-        found = self._pinned.catalog.find(name)
-        table = self._pinned.catalog.table(name)
+            raise self._gone_error()
+        found = self._snapshot.catalog.find(name)
+        table = self._snapshot.catalog.table(name)
         if stored and not table.has_rows:
             raise BadValue(f"{name} is not stored, so it has no rows by key.", hint=f"Use read({name!r}).")
         if isinstance(found, View) and found.suspended is not None and not self._mixed:
-            raise refusal(name, found.suspended, "A snapshot with mixed=True reads its old rows.")
-        if isinstance(found, View) and found.at is not None and not self._mixed:
-            at = found.at
+            raise suspension_error(name, found.suspended, "A snapshot with mixed=True reads its old rows.")
+        if isinstance(found, View) and found.own_cut is not None and not self._mixed:
+            at = found.own_cut
             if at.low < at.cut or at.cut != self.token.position:
                 span = f"position {at.cut}" if at.low == at.cut else f"positions {at.low} to {at.cut}"
                 raise BadValue(
@@ -162,12 +164,12 @@ class Snapshot:
 
     def _expire(self) -> None:
         self._expired = True
-        self._pinned.close()
+        self._snapshot.close()
 
-    def _gone(self, why: SnapshotGone | None = None) -> SnapshotGone:
+    def _gone_error(self, cause: SnapshotGone | None = None) -> SnapshotGone:
         if self._expired:
             return SnapshotGone(
                 f"The snapshot of batch {self.epoch} ended after {self._max_age:g} s.",
                 hint="Take a new one, with a longer max_age= if the reads take longer.",
             )
-        return why or SnapshotGone("The snapshot is closed.", hint="Take a new one.")
+        return cause or SnapshotGone("The snapshot is closed.", hint="Take a new one.")

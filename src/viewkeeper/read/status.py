@@ -7,27 +7,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from viewkeeper.commit.batch_history import MENDED, STAGES
-from viewkeeper.commit.deferred_cleanup import NOTE as AFTERWARDS
-from viewkeeper.commit.deferred_cleanup import in_words
+from viewkeeper.commit.batch_history import REPAIR_NOTE, STAGES
+from viewkeeper.commit.deferred_cleanup import CLEANUP_NOTE as AFTERWARDS
+from viewkeeper.commit.deferred_cleanup import describe_cleanup_note
 from viewkeeper.errors import SnapshotGone
-from viewkeeper.maintain.continuous import NOTE
+from viewkeeper.maintain.continuous import MAINTENANCE_NOTE
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.catalog.strategies import strategy_of
-from viewkeeper.model.display import cell, counted, html_table
-from viewkeeper.model.row_names import matching
+from viewkeeper.model.display import cell_text, count_text, html_table
+from viewkeeper.model.row_names import match_names
 from viewkeeper.model.schema import Table
-from viewkeeper.plan.compile.compiled_view import Compiled
+from viewkeeper.plan.compile.compiled_view import CompiledView
 from viewkeeper.plan.dataflow import cache
-from viewkeeper.plan.dataflow.dataflow import Sizes
-from viewkeeper.read.audit.report import NOTE as AUDIT
-from viewkeeper.read.audit.report import said
+from viewkeeper.plan.dataflow.dataflow import SlotSizes
+from viewkeeper.read.audit.report import AUDIT_NOTE as AUDIT
+from viewkeeper.read.audit.report import describe_audit_note
 from viewkeeper.state.compaction import choose_merges
 from viewkeeper.state.manifest import Manifest
 from viewkeeper.store.contract.store import Batch, Store
-from viewkeeper.syntax.show_create import create_table, created, indexed
+from viewkeeper.syntax.show_create import create_table_sql, indexed_table, show_create
 
-IN_FULL: Mapping[str, Any] = {"in_full": True}
+ONLY_IN_JSON: Mapping[str, Any] = {"in_full": True}
 """Marks what a listing leaves out and JSON has."""
 
 
@@ -38,7 +38,7 @@ class TableStatus:
     name: str
     rows: int
     rejected: int = 0
-    sql: str = field(default="", metadata=IN_FULL)
+    sql: str = field(default="", metadata=ONLY_IN_JSON)
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class ViewStatus:
     state_bytes: int
     strategy: str
     suspended: str | None
-    sql: str = field(default="", metadata=IN_FULL)
-    index_of: str | None = field(default=None, metadata=IN_FULL)
+    sql: str = field(default="", metadata=ONLY_IN_JSON)
+    index_of: str | None = field(default=None, metadata=ONLY_IN_JSON)
     """Of an index: what it is of."""
     kept_with: int = 0
     """How many other views are kept together with it, as one family: its state is that of all of them."""
-    suspended_since: float | None = field(default=None, metadata=IN_FULL)
+    suspended_since: float | None = field(default=None, metadata=ONLY_IN_JSON)
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,15 @@ class Status:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        shown = [("lag", f"{counted(self.lag_changes, 'change')}, {self.lag_seconds:.1f} s")]
+        shown = [("lag", f"{count_text(self.lag_changes, 'change')}, {self.lag_seconds:.1f} s")]
         shown += [("state", f"{self.state_bytes / 1e6:.1f} MB"), ("maintainer", self.maintainer or "nobody")]
         shown += [("error", self.error)] if self.error else []
-        views = [[cell(getattr(v, name)) for name in _COLUMNS] for v in self.views]
-        tables = [[t.name, cell(t.rows)] for t in self.tables]
+        views = [[cell_text(getattr(v, name)) for name in _COLUMNS] for v in self.views]
+        tables = [[t.name, cell_text(t.rows)] for t in self.tables]
         return (
             html_table(["", ""], [[a, b] for a, b in shown], f"{self.url}, batch {self.epoch}")
-            + html_table(_COLUMNS, views, counted(len(self.views), "view"))
-            + html_table(["name", "rows"], tables, counted(len(self.tables), "table"))
+            + html_table(_COLUMNS, views, count_text(len(self.views), "view"))
+            + html_table(["name", "rows"], tables, count_text(len(self.tables), "table"))
         )
 
 
@@ -136,8 +136,8 @@ _COLUMNS = ("name", "rows", "epoch", "lag_changes", "lag_seconds", "state_bytes"
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:
-    flow, sizes = cache.everything(store, catalog), slot_sizes(store)
-    batch = store.published()
+    flow, sizes = cache.full_dataflow(store, catalog), _slot_sizes(store)
+    batch = store.published_batch()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
     recent = dict(batch.record.get("recent", {})) if batch is not None else {}
     lags: dict[tuple[int, tuple[int, ...]], tuple[int | None, float | None]] = {}
@@ -148,58 +148,59 @@ def database_status(store: Store, catalog: Catalog) -> Status:
             lags[cut, tables] = _lag(store, cut, tables)
         return lags[cut, tables]
 
-    lag, seconds = lag_of(cut, tuple(sorted(flow.used)))
-    stages = _stages(recent.pop("stages", {}), lag or 0, batch)
-    note, audited = store.note(NOTE), store.note(AUDIT)
+    lag, seconds = lag_of(cut, tuple(sorted(flow.used_columns)))
+    stages = _stage_statuses(recent.pop("stages", {}), lag or 0, batch)
+    note, audited = store.note(MAINTENANCE_NOTE), store.note(AUDIT)
     error = None if note is None else str(note["error"])
     if error is None and audited is not None and "error" in audited:
         error = f"audit: {audited['error']}"
-    mended = store.note(MENDED)
+    mended = store.note(REPAIR_NOTE)
     return Status(
         store.url,
         epoch,
         store.head(),
         lag or 0,
         seconds or 0.0,
-        _catch_up(recent, lag),
+        _catch_up_seconds(recent, lag),
         sum(b for _, b in sizes.values()),
         batch.record.get("memory") if batch is not None else None,
         store.lease_holder(),
-        store.capture_text(),
+        store.describe_capture(),
         error,
-        None if audited is None else said(audited)[1],
-        in_words(store.note(AFTERWARDS)),
+        None if audited is None else describe_audit_note(audited)[1],
+        describe_cleanup_note(store.note(AFTERWARDS)),
         mended.get("count", 1) if mended else 0,
         "; ".join(mended["damage"]) if mended else None,
         recent,
         stages,
         tuple(
-            TableStatus(t.name, store.count(t), len(store.rejects(t)), create_table(t)) for t in catalog.named_tables
+            TableStatus(t.name, store.count(t), len(store.rejected_rows(t)), create_table_sql(t))
+            for t in catalog.user_tables
         ),
         tuple(
-            _view(store, catalog, flow.views[view.table.home], sizes, view, epoch, cut, recent, lag_of)
-            for view in catalog.shown_views
+            _view_status(store, catalog, flow.views[view.table.storage_id], sizes, view, epoch, cut, recent, lag_of)
+            for view in catalog.user_views_and_indexes
         ),
     )
 
 
-def called(now: Status, pattern: str | None) -> Status:
+def filter_views(status: Status, pattern: str | None) -> Status:
     """A status of the views with these names only."""
     if pattern is None:
-        return now
-    wanted = frozenset(matching((v.name for v in now.views), pattern))
-    return replace(now, views=tuple(v for v in now.views if v.name in wanted))
+        return status
+    wanted = frozenset(match_names((v.name for v in status.views), pattern))
+    return replace(status, views=tuple(v for v in status.views if v.name in wanted))
 
 
-def _table(store: Store, table: Table) -> TableStatus:
-    return TableStatus(table.name, store.count(table), len(store.rejects(table)), create_table(table))
+def _table_status(store: Store, table: Table) -> TableStatus:
+    return TableStatus(table.name, store.count(table), len(store.rejected_rows(table)), create_table_sql(table))
 
 
-def _view(
+def _view_status(
     store: Store,
     catalog: Catalog,
-    made: Compiled,
-    sizes: Sizes,
+    compiled: CompiledView,
+    sizes: SlotSizes,
     view: View,
     epoch: int,
     cut: int,
@@ -207,34 +208,37 @@ def _view(
     lag_of: Callable[[int, tuple[int, ...]], tuple[int | None, float | None]],
 ) -> ViewStatus:
     suspended = view.suspended
-    state = [] if suspended is not None else [sizes.get(slot, (0, 0)) for slot in made.slots]
-    if view.at is not None:
-        epoch, cut = view.at.epoch, view.at.cut
-    elif view.sync is not None:  # its state lies among the store's rows, which nobody weighs
-        cut, state = store.head(), [(store.count(Table(n, "", (), ())), 0) for n in view.sync.state]
-    lag, seconds = lag_of(cut if suspended is None else suspended.cut, tuple(sorted(made.tables)))
+    state = [] if suspended is not None else [sizes.get(slot, (0, 0)) for slot in compiled.slots]
+    if view.own_cut is not None:
+        epoch, cut = view.own_cut.epoch, view.own_cut.cut
+    elif view.synchronous_state is not None:  # its state lies among the store's rows, which nobody weighs
+        cut, state = (
+            store.head(),
+            [(store.count(Table(n, "", (), ())), 0) for n in view.synchronous_state.state_table_ids],
+        )
+    lag, seconds = lag_of(cut if suspended is None else suspended.cut, tuple(sorted(compiled.tables)))
     return ViewStatus(
         view.table.name,
         store.count(view.table) if view.table.is_stored else None,
         epoch if suspended is None else suspended.epoch,
         lag,
         seconds,
-        _catch_up(recent, lag) if suspended is None else None,
+        _catch_up_seconds(recent, lag) if suspended is None else None,
         sum(rows for rows, _ in state),
         sum(size for _, size in state),
-        strategy_of(view).name if view.sync is None else "sync",
+        strategy_of(view).name if view.synchronous_state is None else "sync",
         None if suspended is None else suspended.reason,
-        created(catalog, view),
-        None if view.index is None else indexed(catalog, view).name,
+        show_create(catalog, view),
+        None if view.index is None else indexed_table(catalog, view).name,
         len(catalog.members[view.table.family]) - 1 if view.is_member else 0,
         None if suspended is None else suspended.time,
     )
 
 
-def _stages(recent: Mapping[str, Any], waiting: int, batch: Batch | None) -> tuple[StageStatus, ...]:
+def _stage_statuses(recent: Mapping[str, Any], pending_rows: int, batch: Batch | None) -> tuple[StageStatus, ...]:
     runs = {} if batch is None else Manifest.from_json(batch.record["manifest"]).runs
     unmerged = sum(choose_merges([entry.rows for entry in entries]) for entries in runs.values())
-    stages = (StageStatus(name, waiting if name == STAGES[0] else 0, **recent.get(name, {})) for name in STAGES)
+    stages = (StageStatus(name, pending_rows if name == STAGES[0] else 0, **recent.get(name, {})) for name in STAGES)
     return (*stages, StageStatus("merge", unmerged))
 
 
@@ -243,10 +247,10 @@ def _lag(store: Store, cut: int, tables: Sequence[int]) -> tuple[int | None, flo
         waiting = store.pending(cut, tables)
     except SnapshotGone:
         return None, None
-    return waiting.rows, max(0.0, time.time() - waiting.oldest) if waiting.oldest is not None else 0.0
+    return waiting.rows, max(0.0, time.time() - waiting.oldest_time) if waiting.oldest_time is not None else 0.0
 
 
-def _catch_up(recent: Mapping[str, Any], lag: int | None) -> float | None:
+def _catch_up_seconds(recent: Mapping[str, Any], lag: int | None) -> float | None:
     """Seconds until nothing waits, if batches go on as they did and changes come as they came."""
     if not lag:
         return None if lag is None else 0.0
@@ -254,9 +258,9 @@ def _catch_up(recent: Mapping[str, Any], lag: int | None) -> float | None:
     return round(lag / spare, 3) if spare > 0 else None
 
 
-def slot_sizes(store: Store) -> Sizes:
+def _slot_sizes(store: Store) -> SlotSizes:
     """Rows and bytes of each state slot in the published batch."""
-    batch = store.published()
+    batch = store.published_batch()
     if batch is None:
         return {}
     manifest = Manifest.from_json(batch.record["manifest"])

@@ -29,13 +29,13 @@ from viewkeeper.model.catalog.catalog import View
 from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.intake import arguments
-from viewkeeper.model.names import COUNT, PLACE, WEIGHT
+from viewkeeper.model.names import COUNT, ROW_INDEX, WEIGHT
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read.freshness import position_of
-from viewkeeper.read.rows import outside
-from viewkeeper.read.suspension import refuse
-from viewkeeper.resources.poll_backoff import pause_after
+from viewkeeper.read.rows import to_visible_rows
+from viewkeeper.read.suspension import refuse_suspended
+from viewkeeper.resources.poll_backoff import poll_pause
 from viewkeeper.store.contract.store import Store
 
 
@@ -72,7 +72,7 @@ class Delta:
 
     def changes(self) -> Iterator[Change]:
         """Row by row: rows that came and went with the same key are updates."""
-        return paired(self._table, self.rows)
+        return pair_changes(self._table, self.rows)
 
     _table: Table
     suspended: Suspension | None = None
@@ -96,17 +96,17 @@ def subscribe(
     table = store.catalog().table(name)
     for what, given in (("timeout", timeout), ("progress", progress)):
         if given is not None:
-            arguments.seconds(given, what)
+            arguments.check_seconds(given, what)
     if keep is not None:
         hint = "Give a name and a number of seconds: (name, seconds)."
         if not isinstance(keep, (tuple, list)) or len(keep) != 2:
-            raise BadValue(f"keep is {arguments.short(keep)}.", hint=hint)
-        arguments.text(keep[0], "keep's name", hint)
-        arguments.seconds(keep[1], "keep's time", positive=True)
-    store.settled(table)  # a table that cannot be subscribed to says so now
+            raise BadValue(f"keep is {arguments.shorten(keep)}.", hint=hint)
+        arguments.check_text(keep[0], "keep's name", hint)
+        arguments.check_seconds(keep[1], "keep's time", positive=True)
+    store.settled_position(table)  # a table that cannot be subscribed to says so now
     start = None if since is None else position_of(store, since)
     if start is None:
-        refuse(store.catalog().of(table.id), stale=stale)
+        refuse_suspended(store.catalog().find_by_id(table.id), stale=stale)
     else:
         check_since(store, table, start)
     return _deltas(store, table, start, timeout, progress, keep)
@@ -121,136 +121,140 @@ def _deltas(
     keep: tuple[str, float] | None,
 ) -> Iterator[Delta]:
     if start is None:
-        delta = _all_rows(store, table)
-        hold = _Keeper(store, table, keep, delta.token.position)
+        delta = _current_delta(store, table)
+        hold = _SubscriptionHold(store, table, keep, delta.token.position)
         yield delta
         follower = Follower(store, table, delta.token.position)
     else:
-        hold = _Keeper(store, table, keep, start)
+        hold = _SubscriptionHold(store, table, keep, start)
         follower = Follower(store, table, start)
     heard = marked = time.monotonic()
     while True:
-        hold.move(follower.at)
+        hold.move(follower.position)
         found = False
-        for delta in follower.news():
+        for delta in follower.read_new_deltas():
             found = True
             if delta.kind == "reset":
                 yield delta
-                delta = _all_rows(store, follower.table)
-                follower.at = delta.token.position
+                delta = _current_delta(store, follower.table)
+                follower.position = delta.token.position
             yield delta
-            hold.move(follower.at)
-        table, at = follower.table, follower.at
+            hold.move(follower.position)
+        table, at = follower.table, follower.position
         now = time.monotonic()
         if found:
             heard = marked = now
             continue
         if progress is not None and now - marked >= progress:
             marked = now
-            yield _delta("progress", store, table, no_changes(table), at)
+            yield _make_delta("progress", store, table, empty_changes(table), at)
         if timeout is not None and now - heard >= timeout:
             return
-        time.sleep(pause_after(now - heard))
+        time.sleep(poll_pause(now - heard))
 
 
 class Follower:
     """Reads what happened to a table or view since it last looked: `at` is the position that it has read up to."""
 
-    def __init__(self, store: Store, table: Table, at: int, told: Suspension | None = None) -> None:
-        self.table, self.at = table, at
-        self.told = told
+    def __init__(
+        self, store: Store, table: Table, position: int, reported_suspension: Suspension | None = None
+    ) -> None:
+        self.table, self.position = table, position
+        self.reported_suspension = reported_suspension
         """The suspension that was told of last."""
         self._store = store
 
-    def news(self) -> Iterator[Delta]:
+    def read_new_deltas(self) -> Iterator[Delta]:
         """The deltas up to now. After "reset" there is none: who follows reads all rows, and goes on from there."""
-        found, head = self._look()
+        found, head = self._look_up()
         suspended = suspension_of(found)
-        resumed = self.told is not None and suspended is None
-        known = not isinstance(found, View) or self.at >= found.since  # else the view was made anew meanwhile
-        if known and head > self.at:
+        resumed = self.reported_suspension is not None and suspended is None
+        known = (
+            not isinstance(found, View) or self.position >= found.complete_since
+        )  # else the view was made anew meanwhile
+        if known and head > self.position:
             try:
-                for position, delta in calls(self._store, self.table, self.at, head):
-                    self.at = position
+                for position, delta in deltas_by_call(self._store, self.table, self.position, head):
+                    self.position = position
                     yield delta
-                self.at = head
+                self.position = head
             except SnapshotGone:
                 if not resumed:
                     raise
                 known = False
-        if suspended is not None and suspended != self.told:
-            yield suspension(self._store, self.table, suspended, self.at)
-        self.told = suspended
+        if suspended is not None and suspended != self.reported_suspension:
+            yield suspension_delta(self._store, self.table, suspended, self.position)
+        self.reported_suspension = suspended
         if not known and suspended is None:
-            yield reset(self._store, self.table, self.at)
+            yield reset_delta(self._store, self.table, self.position)
 
-    def _look(self) -> tuple[Table | View, int]:
+    def _look_up(self) -> tuple[Table | View, int]:
         """The table or view and the head of its log, at one moment."""
         while True:
-            found = self._store.catalog().of(self.table.id)
+            found = self._store.catalog().find_by_id(self.table.id)
             if found is None:
                 name, hint = self.table.name, "Subscribe to what took its place."
                 raise UnknownName(f"{name} was dropped or replaced.", hint=hint)
             self.table = found.table if isinstance(found, View) else found
-            head = self._store.settled(self.table)
-            again = self._store.catalog().of(self.table.id)
+            head = self._store.settled_position(self.table)
+            again = self._store.catalog().find_by_id(self.table.id)
             if suspension_of(again) == suspension_of(found):
                 return found, head
 
 
-def suspension_of(found: Table | View | None) -> Suspension | None:
-    return found.suspended if isinstance(found, View) else None
+def suspension_of(object_: Table | View | None) -> Suspension | None:
+    return object_.suspended if isinstance(object_, View) else None
 
 
-def suspension(store: Store, table: Table, suspended: Suspension, at: int) -> Delta:
+def suspension_delta(store: Store, table: Table, suspended: Suspension, position: int) -> Delta:
     """The delta that tells of a suspension."""
-    told = _delta("suspended", store, table, no_changes(table), at, suspended.time)
+    told = _make_delta("suspended", store, table, empty_changes(table), position, suspended.time)
     return replace(told, suspended=suspended)
 
 
-def reset(store: Store, table: Table, at: int) -> Delta:
+def reset_delta(store: Store, table: Table, position: int) -> Delta:
     """The delta that says that rows follow which replace all before them."""
-    return _delta("reset", store, table, no_changes(table), at)
+    return _make_delta("reset", store, table, empty_changes(table), position)
 
 
-def _all_rows(store: Store, table: Table) -> Delta:
-    rows, at = _current(store, table)
+def _current_delta(store: Store, table: Table) -> Delta:
+    rows, at = _current_rows(store, table)
     weights = pa.array(np.ones(rows.num_rows, np.int64))
-    return _delta("rows", store, table, rows.append_column(table.weight, weights), at)
+    return _make_delta("rows", store, table, rows.append_column(table.weight_column, weights), at)
 
 
-def _current(store: Store, table: Table) -> tuple[pa.Table, int]:
-    source = store.told_by(table)
+def _current_rows(store: Store, table: Table) -> tuple[pa.Table, int]:
+    source = store.logged_table(table)
     if source is not table:  # rows and changes must be of one kind: what the view has not seen yet, it will tell of
-        rows, at = _current(store, source)
-        return rows.select(table.outside.names).cast(table.outside), at
+        rows, at = _current_rows(store, source)
+        return rows.select(table.external_schema.names).cast(table.external_schema), at
     if not table.is_stored:
-        from viewkeeper.read.lazy.evaluate import read_regenerated
+        from viewkeeper.read.lazy.evaluate import read_virtual_view
 
-        return read_regenerated(store, table.name)
-    pinned = store.pin()
+        return read_virtual_view(store, table.name)
+    pinned = store.open_snapshot()
     try:
         # A base table's pinned rows are those of the batch's cut: what came after follows as changes.
-        rows = outside(table, pa.Table.from_batches(list(pinned.scan(table)), table.arrow))
-        return rows, pinned.batch.cut if table.with_writes else pinned.head
+        rows = to_visible_rows(table, pa.Table.from_batches(list(pinned.scan(table)), table.arrow))
+        return rows, pinned.batch.cut if table.is_changed_by_writes else pinned.head
     finally:
         pinned.close()
 
 
-def calls(store: Store, table: Table, after: int, upto: int) -> Iterator[tuple[int, Delta]]:
+def deltas_by_call(store: Store, table: Table, after: int, up_to: int) -> Iterator[tuple[int, Delta]]:
     """What each commit or write call in (after, upto] did to the table, with its position."""
     try:
-        entries = list(store.entries(table, table.arrow.names, after, upto))
+        entries = list(store.entries(table, table.arrow.names, after, up_to))
     except SnapshotGone as gone:
-        raise _too_old(table, after) from gone
+        raise _too_old_error(table, after) from gone
     for position, chunks in groupby(entries, key=lambda entry: entry[0]):
         parts = list(chunks)
-        rows = _outside(table, pa.concat_tables([rows for _, _, rows in parts]))
+        rows = _to_visible_delta(table, pa.concat_tables([rows for _, _, rows in parts]))
         if rows.num_rows:
-            yield position, _delta("changes", store, table, rows, position, parts[0][1])
+            yield position, _make_delta("changes", store, table, rows, position, parts[0][1])
 
 
-def _outside(table: Table, delta: pa.Table) -> pa.Table:
+def _to_visible_delta(table: Table, delta: pa.Table) -> pa.Table:
     """A delta of stored rows as a user sees it: a bag's counts become weights.
 
     Changes of a column that was dropped since are none.
@@ -259,28 +263,32 @@ def _outside(table: Table, delta: pa.Table) -> pa.Table:
     if table.is_bag:
         weights = pc.multiply(weights, delta[COUNT])
         delta = delta.drop_columns([COUNT])
-    if table.is_bag or (table.gone and not table.family):
+    if table.is_bag or (table.dropped_columns and not table.family):
         names = delta.column_names[:-1]
-        places = [f"{PLACE}{i}" for i in range(len(names))]  # Arrow takes a name that begins with . or [ for a path
+        places = [f"{ROW_INDEX}{i}" for i in range(len(names))]  # Arrow takes a name that begins with . or [ for a path
         delta = delta.set_column(len(names), WEIGHT, weights).rename_columns([*places, WEIGHT])
         delta = delta.group_by(places).aggregate([(WEIGHT, "sum")])
         weights = delta[f"{WEIGHT}_sum"]
         delta = delta.select(places).rename_columns(names)
         present = pc.not_equal(weights, 0)
         delta, weights = delta.filter(present), weights.filter(present)
-    rows = delta.select([c.name for c in table.columns]).cast(table.outside)
-    return rows.append_column(table.weight, weights).combine_chunks()
+    rows = delta.select([c.name for c in table.columns]).cast(table.external_schema)
+    return rows.append_column(table.weight_column, weights).combine_chunks()
 
 
-def paired(table: Table, rows: pa.Table, shown: Sequence[dict[str, Any]] | None = None) -> Iterator[Change]:
+def pair_changes(
+    table: Table, rows: pa.Table, display_rows: Sequence[dict[str, Any]] | None = None
+) -> Iterator[Change]:
     """A delta row by row: rows that came and went with the same key are updates. `shown`: the rows in another form."""
-    weights = rows[table.weight].to_pylist()
-    visible = rows.drop_columns([table.weight])
+    weights = rows[table.weight_column].to_pylist()
+    visible = rows.drop_columns([table.weight_column])
     inside = visible.cast(pa.schema([table.arrow.field(c.name) for c in table.columns]))
     keys = encode_keys(table, inside).to_pylist()
     came: dict[bytes, list[dict[str, Any]]] = {}
     went: dict[bytes, list[dict[str, Any]]] = {}
-    for key, row, weight in zip(keys, visible.to_pylist() if shown is None else shown, weights, strict=True):
+    for key, row, weight in zip(
+        keys, visible.to_pylist() if display_rows is None else display_rows, weights, strict=True
+    ):
         (came if weight > 0 else went).setdefault(key, []).extend([row] * abs(weight))
     for key in dict.fromkeys(keys):
         before, after = went.get(key, []), came.get(key, [])
@@ -290,31 +298,33 @@ def paired(table: Table, rows: pa.Table, shown: Sequence[dict[str, Any]] | None 
         yield from (Change(None, a) for a in after[both:])
 
 
-def _delta(kind: str, store: Store, table: Table, rows: pa.Table, position: int, when: float | None = None) -> Delta:
-    return Delta(kind, table.name, rows, Token(store.uuid, position), time.time() if when is None else when, table)
+def _make_delta(
+    kind: str, store: Store, table: Table, rows: pa.Table, position: int, time_: float | None = None
+) -> Delta:
+    return Delta(kind, table.name, rows, Token(store.uuid, position), time.time() if time_ is None else time_, table)
 
 
-def no_changes(table: Table) -> pa.Table:
+def empty_changes(table: Table) -> pa.Table:
     """The rows of a delta that has none."""
-    return table.outside.empty_table().append_column(table.weight, pa.array([], pa.int64()))
+    return table.external_schema.empty_table().append_column(table.weight_column, pa.array([], pa.int64()))
 
 
-def check_since(store: Store, table: Table, at: int) -> None:
+def check_since(store: Store, table: Table, position: int) -> None:
     """Whether the changes after a position are all of this view's, or SnapshotGone."""
-    view = store.catalog().of(table.id)
-    if isinstance(view, View) and at < view.since:
-        raise _too_old(table, at)
+    view = store.catalog().find_by_id(table.id)
+    if isinstance(view, View) and position < view.complete_since:
+        raise _too_old_error(table, position)
 
 
-def _too_old(table: Table, at: int) -> SnapshotGone:
+def _too_old_error(table: Table, position: int) -> SnapshotGone:
     return SnapshotGone(
-        f"The changes of {table.name} after position {at} are no longer kept.",
+        f"The changes of {table.name} after position {position} are no longer kept.",
         hint="Subscribe without a position (since), which starts with the current rows; a longer retention keeps"
         " changes longer.",
     )
 
 
-class _Keeper:
+class _SubscriptionHold:
     """A subscriber's hold on the log, moved on as it goes and renewed well before it expires."""
 
     def __init__(self, store: Store, table: Table, keep: tuple[str, float] | None, position: int) -> None:

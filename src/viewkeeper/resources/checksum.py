@@ -7,7 +7,7 @@ from typing import IO, Any
 import xxhash
 
 
-class Checked:
+class ChecksummedWriter:
     """Knows how far it has come, and the checksum of all since that was last reset."""
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -19,10 +19,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from viewkeeper.errors import StoreError
-from viewkeeper.resources.file_cache import Copies, touched
-from viewkeeper.resources.object_store import Elsewhere
+from viewkeeper.resources.file_cache import FileCache, mark_used
+from viewkeeper.resources.object_store import RemoteDirectory
 
-_MADE: set[tuple[str, Path]] = set()
+_CREATED: set[tuple[str, Path]] = set()
 """Directories elsewhere that this process has made, and where their copies are: making one takes three requests."""
 
 
@@ -35,134 +35,136 @@ def flush_directory(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-class Directory(os.PathLike[str]):
+class StateDirectory(os.PathLike[str]):
     """`str` names it to other processes; as a path it is where its files, or their copies, are on this machine."""
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
-        self._place = str(place)
-        self._there = Elsewhere(self._place) if "://" in self._place else None
-        self._copies = None if self._there is None else Copies(self._place, self._there.limit)
-        self._here = Path(self._place) if self._copies is None else self._copies.path
+    def __init__(self, location: str | os.PathLike[str]) -> None:
+        self._location = str(location)
+        self._remote = RemoteDirectory(self._location) if "://" in self._location else None
+        self._cache = None if self._remote is None else FileCache(self._location, self._remote.cache_limit)
+        self._local_path = Path(self._location) if self._cache is None else self._cache.path
 
     def __str__(self) -> str:
-        return self._place
+        return self._location
 
     def __fspath__(self) -> str:
-        return str(self._here)
+        return str(self._local_path)
 
     def __truediv__(self, name: str) -> Path:
-        return self._here / name
+        return self._local_path / name
 
-    def below(self, name: str) -> Directory:
+    def subdirectory(self, name: str) -> StateDirectory:
         """A directory in it, opened with the same options if it is behind a URL."""
-        path, mark, options = self._place.partition("?") if self._there is not None else (self._place, "", "")
-        return Directory(f"{path.rstrip('/')}/{name}{mark}{options}")
+        path, mark, options = self._location.partition("?") if self._remote is not None else (self._location, "", "")
+        return StateDirectory(f"{path.rstrip('/')}/{name}{mark}{options}")
 
     @property
     def is_local(self) -> bool:
-        return self._there is None
+        return self._remote is None
 
     @property
-    def is_far(self) -> bool:
+    def is_object_store(self) -> bool:
         """In an object store: each request costs tens of milliseconds."""
-        return self._there is not None and self._there.is_flat
+        return self._remote is not None and self._remote.is_object_store
 
     def exists(self) -> bool:
-        if self._there is None:
-            return self._here.is_dir()
-        with self._told("looked for"):
-            return self._there.exists()
+        if self._remote is None:
+            return self._local_path.is_dir()
+        with self._report_errors("looked for"):
+            return self._remote.exists()
 
-    def make(self) -> None:
+    def create(self) -> None:
         try:
-            self._here.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._local_path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(
-                f"The directory {self._here} cannot be made: {error.strerror}.",
+                f"The directory {self._local_path} cannot be made: {error.strerror}.",
                 hint="Free space or fix the permissions.",
             ) from error
-        if self._there is None or self._copies is None:
+        if self._remote is None or self._cache is None:
             return
-        if not self.is_far or (self._place, self._here) not in _MADE:
-            with self._told("made"):
-                self._there.make()
-            self._copies.forget_old()
-            _MADE.add((self._place, self._here))
+        if not self.is_object_store or (self._location, self._local_path) not in _CREATED:
+            with self._report_errors("made"):
+                self._remote.create()
+            self._cache.evict_unused()
+            _CREATED.add((self._location, self._local_path))
 
-    def save(self, name: str) -> None:
+    def upload(self, name: str) -> None:
         """A file that was written here now counts: elsewhere, it is there when this returns."""
-        if self._there is not None:
-            with self._told(f"given {name}"):
-                self._there.put(name, self._here / name)
+        if self._remote is not None:
+            with self._report_errors(f"given {name}"):
+                self._remote.put(name, self._local_path / name)
 
-    def fetch(self, name: str, *, again: bool = False) -> Path:
+    def fetch(self, name: str, *, refresh: bool = False) -> Path:
         """Where the file is on this machine, or where it would be; `again`: not the copy that is there already."""
-        path = self._here / name
-        there = self._there
-        if there is None or self._copies is None or (not again and touched(path)):
+        path = self._local_path / name
+        there = self._remote
+        if there is None or self._cache is None or (not refresh and mark_used(path)):
             return path
         try:
-            with self._told(f"asked for {name}"):
-                self._copies.make(path, lambda target: there.get(name, target))
+            with self._report_errors(f"asked for {name}"):
+                self._cache.add(path, lambda target: there.get(name, target))
         except FileNotFoundError:
-            self._copies.forget(name)
+            self._cache.evict(name)
         return path
 
-    def fetch_range(self, name: str, offset: int, length: int, *, again: bool = False) -> tuple[Path, int]:
+    def fetch_range(self, name: str, offset: int, length: int, *, refresh: bool = False) -> tuple[Path, int]:
         """Where these bytes of a file are on this machine: in which file, and from which byte on."""
-        there = self._there
-        if there is None or self._copies is None:
-            return self._here / name, offset
-        if again:
-            self._copies.forget(name)
+        there = self._remote
+        if there is None or self._cache is None:
+            return self._local_path / name, offset
+        if refresh:
+            self._cache.evict(name)
         try:
-            with self._told(f"asked for {name}"):
-                return self._copies.of(name, offset, length, lambda target: there.get(name, target, offset, length))
+            with self._report_errors(f"asked for {name}"):
+                return self._cache.find_or_fetch(
+                    name, offset, length, lambda target: there.get(name, target, offset, length)
+                )
         except FileNotFoundError:
-            return self._here / name, offset
+            return self._local_path / name, offset
 
-    def names(self, pattern: str, *, older: float = 0.0) -> list[str]:
+    def list_names(self, pattern: str, *, min_age: float = 0.0) -> list[str]:
         """The files, and whole copies of files, with such names; `older`: not touched for so many seconds."""
-        before = time.time() - older
+        before = time.time() - min_age
         found: dict[str, float] = {}
         with suppress(FileNotFoundError):
-            for path in self._here.glob(pattern):
+            for path in self._local_path.glob(pattern):
                 with suppress(FileNotFoundError):
                     found[path.name] = path.stat().st_mtime
-        if self._there is not None:
-            with self._told("listed"):
-                listed = self._there.listed()
+        if self._remote is not None:
+            with self._report_errors("listed"):
+                listed = self._remote.list_files()
             found |= {i.base_name: i.mtime.timestamp() for i in listed if fnmatch(i.base_name, pattern)}
-        return sorted(name for name, touched in found.items() if not older or touched < before)
+        return sorted(name for name, touched in found.items() if not min_age or touched < before)
 
-    def size(self, pattern: str) -> int:
+    def total_bytes(self, pattern: str) -> int:
         """Bytes of the files with such names."""
-        if self._there is None:
+        if self._remote is None:
             total = 0
-            for path in self._here.glob(pattern):
+            for path in self._local_path.glob(pattern):
                 with suppress(FileNotFoundError):
                     total += path.stat().st_size
             return total
-        with self._told("listed"):
-            return sum(i.size or 0 for i in self._there.listed() if fnmatch(i.base_name, pattern))
+        with self._report_errors("listed"):
+            return sum(i.size or 0 for i in self._remote.list_files() if fnmatch(i.base_name, pattern))
 
     def remove(self, name: str) -> None:
         """Again is no error."""
-        if self._there is None or self._copies is None:
-            (self._here / name).unlink(missing_ok=True)
+        if self._remote is None or self._cache is None:
+            (self._local_path / name).unlink(missing_ok=True)
             return
-        self._copies.forget(name)
-        with self._told(f"rid of {name}"):
-            self._there.remove(name)
+        self._cache.evict(name)
+        with self._report_errors(f"rid of {name}"):
+            self._remote.remove(name)
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _report_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
             raise
         except OSError as error:
             raise StoreError(
-                f"{self._place} could not be {what}: {str(error).splitlines()[0][:300]}.",
+                f"{self._location} could not be {action}: {str(error).splitlines()[0][:300]}.",
                 hint="Check that it can be reached and may be written.",
             ) from error

@@ -17,72 +17,72 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from viewkeeper.resources.object_store import split
+from viewkeeper.resources.object_store import split_cache_option
 
-KEPT_SECONDS = 7 * 86_400.0
+MAX_UNUSED_SECONDS = 7 * 86_400.0
 """A copy that nobody opened for so long goes in any case: its file may have been removed by another machine."""
 
-_SHARE = 5
+_DISK_FRACTION = 5
 """Without a limit of their own, copies take up to this part of the disk."""
-_YOUNG_SECONDS = 60.0
+_MIN_AGE_SECONDS = 60.0
 """What was written just now may not have been saved yet."""
-_LOOK_BYTES = 64 << 20
+_RESCAN_BYTES = 64 << 20
 """So much may be added before the directory is looked through again."""
 
 
-class Copies:
+class FileCache:
     """The copies of one directory. `limit`: bytes; None: a part of the disk."""
 
-    def __init__(self, place: str, limit: int | None) -> None:
-        self.path = directory_of(place)
+    def __init__(self, location: str, limit: int | None) -> None:
+        self.path = cache_directory(location)
         self._limit = limit
-        self._added: int | None = None
+        self._added_bytes: int | None = None
 
-    def of(self, name: str, offset: int, length: int, read: Callable[[Path], None]) -> tuple[Path, int]:
+    def find_or_fetch(self, name: str, offset: int, length: int, fetch: Callable[[Path], None]) -> tuple[Path, int]:
         """Where this range of a file lies here, and from which byte on; `read` makes a copy if there is none."""
         whole, part = self.path / name, self.path / f"{name}@{offset}+{length}"
         for path, start in ((whole, offset), (part, 0)):
-            if touched(path):
+            if mark_used(path):
                 return path, start
-        self.make(part, read)
+        self.add(part, fetch)
         return part, 0
 
-    def make(self, path: Path, read: Callable[[Path], None]) -> None:
+    def add(self, path: Path, fetch: Callable[[Path], None]) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        read(path)
+        fetch(path)
         with suppress(FileNotFoundError):
             self._make_room(path.stat().st_size)
 
-    def forget(self, name: str) -> None:
+    def evict(self, name: str) -> None:
         """The file is gone, or its copies are damaged."""
         (self.path / name).unlink(missing_ok=True)
         for path in self.path.glob(f"{name}@*"):
             path.unlink(missing_ok=True)
 
-    def forget_old(self) -> None:
-        before = time.time() - KEPT_SECONDS
-        for path, _, opened in self._found():
+    def evict_unused(self) -> None:
+        before = time.time() - MAX_UNUSED_SECONDS
+        for path, _, opened in self._entries():
             if opened < before:
                 path.unlink(missing_ok=True)
 
     def _make_room(self, added: int) -> None:
-        if self._added is not None and self._added + added < min(_LOOK_BYTES, self._most() // 8):
-            self._added += added
+        if self._added_bytes is not None and self._added_bytes + added < min(_RESCAN_BYTES, self._max_bytes() // 8):
+            self._added_bytes += added
             return
-        self._added = 0
-        found = sorted(self._found(), key=lambda one: one[2])
-        excess = sum(size for _, size, _ in found) - self._most()
-        before = time.time() - _YOUNG_SECONDS
+        self._added_bytes = 0
+        found = sorted(self._entries(), key=lambda one: one[2])
+        excess = sum(size for _, size, _ in found) - self._max_bytes()
+        before = time.time() - _MIN_AGE_SECONDS
         for path, size, opened in found:
             if excess <= 0 or opened > before:
                 return
             path.unlink(missing_ok=True)
             excess -= size
 
-    def _most(self) -> int:
-        return shutil.disk_usage(self.path).total // _SHARE if self._limit is None else self._limit
+    def _max_bytes(self) -> int:
+        return shutil.disk_usage(self.path).total // _DISK_FRACTION if self._limit is None else self._limit
 
-    def _found(self) -> Iterator[tuple[Path, int, float]]:
+    def _entries(self) -> Iterator[tuple[Path, int, float]]:
         """Each copy, its size, and when it was last opened."""
         with suppress(FileNotFoundError):
             for path in self.path.iterdir():
@@ -92,7 +92,7 @@ class Copies:
                         yield path, about.st_size, about.st_mtime
 
 
-def touched(path: Path) -> bool:
+def mark_used(path: Path) -> bool:
     """Whether the copy is there; from now on it was opened just now."""
     try:
         os.utime(path)
@@ -103,7 +103,7 @@ def touched(path: Path) -> bool:
     return True
 
 
-def directory_of(place: str) -> Path:
+def cache_directory(location: str) -> Path:
     """A directory of its own for the copies of what is behind a URL; options of ours do not make it another one."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "viewkeeper" / "state" / hashlib.sha256(split(place)[0].encode()).hexdigest()[:24]
+    return home / "viewkeeper" / "state" / hashlib.sha256(split_cache_option(location)[0].encode()).hexdigest()[:24]

@@ -17,33 +17,33 @@ from typing import Any
 
 from viewkeeper.resources.fork_guard import module_lock
 
-_Work = tuple[Callable[..., object], tuple[Any, ...]]
-_waiting: SimpleQueue[_Work | None] = SimpleQueue()
+_Cleanup = tuple[Callable[..., object], tuple[Any, ...]]
+_cleanups: SimpleQueue[_Cleanup | None] = SimpleQueue()
 """None: the interpreter ends."""
 _thread: threading.Thread | None = None
 _starting = module_lock()
-_PATIENCE = 60.0
+_EXIT_TIMEOUT = 60.0
 """Seconds that the end of the interpreter waits for what is being closed."""
 
 
-def when_lost(owner: object, action: Callable[..., object], *args: Any) -> weakref.finalize[Any, Any]:
+def add_finalizer(owner: object, action: Callable[..., object], *args: Any) -> weakref.finalize[Any, Any]:
     """Call `action` some time after the owner is gone, unless what is returned is detached before. Not at exit."""
-    _start()
-    finalizer = weakref.finalize(owner, _waiting.put, (action, args))
+    _ensure_thread()
+    finalizer = weakref.finalize(owner, _cleanups.put, (action, args))
     finalizer.atexit = False
     return finalizer
 
 
-def _start() -> None:
+def _ensure_thread() -> None:
     global _thread
     with _starting:
         if _thread is None:
-            _thread = threading.Thread(target=_work, args=(_waiting,), name="viewkeeper-lost", daemon=True)
+            _thread = threading.Thread(target=_run_cleanups, args=(_cleanups,), name="viewkeeper-lost", daemon=True)
             _thread.start()
 
 
-def _work(waiting: SimpleQueue[_Work | None]) -> None:
-    while (work := waiting.get()) is not None:
+def _run_cleanups(cleanups: SimpleQueue[_Cleanup | None]) -> None:
+    while (work := cleanups.get()) is not None:
         action, args = work
         with suppress(Exception):  # nobody is there to be told
             action(*args)
@@ -53,8 +53,8 @@ def _work(waiting: SimpleQueue[_Work | None]) -> None:
 def _at_exit() -> None:
     """What was lost before is closed (`model.threads` says why); what is lost later, the system does."""
     if _thread is not None:
-        _waiting.put(None)
-        _thread.join(_PATIENCE)
+        _cleanups.put(None)
+        _thread.join(_EXIT_TIMEOUT)
 
 
 atexit.register(_at_exit)
@@ -62,8 +62,8 @@ atexit.register(_at_exit)
 
 def _after_fork() -> None:
     """The thread is the parent's; what it had to do is the parent's too."""
-    global _thread, _waiting
-    _thread, _waiting = None, SimpleQueue()
+    global _thread, _cleanups
+    _thread, _cleanups = None, SimpleQueue()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -25,21 +25,21 @@ from typing import Any
 
 from viewkeeper.errors import StoreError
 
-_owned: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-_process = os.getpid()
+_owned_handles: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_process_id = os.getpid()
 
 
-def owned(handle: object, said: str) -> None:
+def owned(handle: object, description: str) -> None:
     """The handle is of this process alone. `said`: what of it, as "The database lmdb:x was opened"."""
-    _owned[handle] = said
+    _owned_handles[handle] = description
 
 
-def keep(thing: object) -> None:
+def never_release(value: object) -> None:
     """For a forked child: the thing is the parent's, and lasts as long as this process."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
-def end_at_once() -> None:
+def exit_without_cleanup() -> None:
     """For a forked child: when Python has ended, so does the process, with its exit code and what it has written."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # what is registered last is called first
@@ -54,29 +54,31 @@ def module_lock() -> threading.Lock:
     return lock
 
 
-def _nothing(handle: Any, *_: object, **_named: object) -> None:
+def _ignore_close(handle: Any, *_: object, **_named: object) -> None:
     """How an inherited handle is closed: it is the parent's."""
 
 
-def _refuse(handle: Any, name: str) -> Any:
+def _refuse_call(handle: Any, name: str) -> Any:
     """What an inherited handle says. It has nothing any more, so this is asked for whatever its methods look for."""
     if name.startswith("__"):  # what Python looks for on its own
         raise AttributeError(name)
     raise StoreError(handle._refusal, hint="Open the database again in this process.")
 
 
-_INHERITED = {"close": _nothing, "stop": _nothing, "__getattr__": _refuse}
+_INHERITED_METHODS = {"close": _ignore_close, "stop": _ignore_close, "__getattr__": _refuse_call}
 
 
 def _after_fork() -> None:
-    global _owned, _process
+    global _owned_handles, _process_id
     gc.freeze()
-    parents, parent = dict(_owned), _process
-    _owned, _process = weakref.WeakKeyDictionary(), os.getpid()
+    parents, parent = dict(_owned_handles), _process_id
+    _owned_handles, _process_id = weakref.WeakKeyDictionary(), os.getpid()
     for handle, said in parents.items():
-        keep(handle.__dict__)
+        never_release(handle.__dict__)
         kind = type(handle)
-        handle.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(_INHERITED))
+        handle.__class__ = types.new_class(
+            kind.__name__, (kind,), exec_body=lambda body: body.update(_INHERITED_METHODS)
+        )
         handle.__dict__ = {"_refusal": f"{said} by process {parent}, of which this one is a fork."}
 
 

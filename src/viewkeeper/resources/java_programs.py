@@ -26,7 +26,7 @@ from viewkeeper.errors import MissingDependency, StoreError
 
 
 @dataclass(frozen=True)
-class Jars:
+class JavaProgram:
     """One program."""
 
     program: str
@@ -36,10 +36,10 @@ class Jars:
     """Whose `pom.xml` says what to fetch."""
     variable: str
     """Names another home than the cache's."""
-    main: str
+    main_jar: str
     """A pattern of the jar without which the fetch was not whole."""
     megabytes: int
-    java_at_least: int = 11
+    min_java_version: int = 11
 
     @property
     def home(self) -> Path:
@@ -49,7 +49,7 @@ class Jars:
         name = f"{self.program.lower()}-{self.version}"
         return Path(chosen).expanduser().absolute() if chosen else cache / "viewkeeper" / name
 
-    def java(self) -> str:
+    def java_command(self) -> str:
         """The java command that runs the program, checked for its version."""
         base = os.environ.get("JAVA_HOME")
         of_home = shutil.which("java", path=str(Path(base) / "bin")) if base else None
@@ -61,15 +61,15 @@ class Jars:
             )
         said = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
         found = re.search(r'version "(?:1\.)?(\d+)', said)
-        if found is None or int(found[1]) < self.java_at_least:
+        if found is None or int(found[1]) < self.min_java_version:
             first = said.splitlines()[0] if said else "nothing"
             raise MissingDependency(
-                f"{self.program} needs Java {self.java_at_least} or newer and `{command} -version` says {first}.",
+                f"{self.program} needs Java {self.min_java_version} or newer and `{command} -version` says {first}.",
                 hint="Install Java 17, or set JAVA_HOME to one.",
             )
         return command
 
-    def lib(self, *, timeout: float = 900.0) -> Path:
+    def fetch_jars(self, *, timeout: float = 900.0) -> Path:
         """The directory of the jars, fetched first if it is not there."""
         where = self.home
         lib = where / "lib"
@@ -77,9 +77,9 @@ class Jars:
             return lib
         try:
             where.mkdir(parents=True, exist_ok=True)
-            with locked(where / "fetch.lock"):
+            with hold_file_lock(where / "fetch.lock"):
                 if not lib.is_dir():
-                    self._fetch(where, lib, timeout)
+                    self._fetch_with_maven(where, lib, timeout)
         except OSError as error:
             raise StoreError(
                 f"The {self.program} jars cannot be written to {where}: {error.strerror}.",
@@ -87,7 +87,7 @@ class Jars:
             ) from error
         return lib
 
-    def _fetch(self, where: Path, lib: Path, timeout: float) -> None:
+    def _fetch_with_maven(self, home: Path, lib: Path, timeout: float) -> None:
         maven = shutil.which("mvn")
         if maven is None:
             raise MissingDependency(
@@ -95,14 +95,14 @@ class Jars:
                 hint="Install Maven 3.8 or newer (Debian: apt-get install maven), or set"
                 f" {self.variable} to a directory whose lib/ holds {self.program}'s jars.",
             )
-        self.java()
-        with tempfile.TemporaryDirectory(dir=where, prefix="fetch-") as name:
+        self.java_command()
+        with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as name:
             work = Path(name)
             pom = work / "pom.xml"
             pom.write_bytes(resources.files(self.package).joinpath("pom.xml").read_bytes())
             goal = [maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies"]
             options = ["-DincludeScope=runtime", f"-DoutputDirectory={work / 'lib'}", "-Dmdep.useBaseVersion=true"]
-            log = where / "fetch.log"
+            log = home / "fetch.log"
             with log.open("wb") as out:
                 try:
                     done = subprocess.run(
@@ -118,7 +118,7 @@ class Jars:
                         f"Maven did not fetch {self.program} within {timeout:.0f} s.",
                         hint=f"Its output is in {log}; start again to go on.",
                     ) from None
-            if done.returncode != 0 or not list((work / "lib").glob(self.main)):
+            if done.returncode != 0 or not list((work / "lib").glob(self.main_jar)):
                 errors = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
                 raise StoreError(
                     f"Maven could not fetch {self.program}: {errors[0] if errors else f'exit code {done.returncode}'}.",
@@ -128,7 +128,7 @@ class Jars:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_file_lock(path: Path) -> Iterator[None]:
     """Hold an advisory lock on a file; it ends with the process that holds it, however that ends."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -23,34 +23,34 @@ from urllib.parse import parse_qsl, urlencode
 import pyarrow as pa
 
 from viewkeeper.errors import BadValue
-from viewkeeper.model.threads import Threads
+from viewkeeper.model.threads import ThreadPool
 from viewkeeper.resources.process_budget import parse_size
 
-CACHE = "cache_bytes"
-_FLAT = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
+CACHE_OPTION = "cache_bytes"
+_OBJECT_STORES = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
 _HINT = "Name a directory, or a URL that pyarrow.fs opens: s3://, gs://, abfs://, hdfs://, file://."
-_AT_ONCE = 1 << 22
-_RANGE = 1 << 24
+_CHUNK_BYTES = 1 << 22
+_RANGE_BYTES = 1 << 24
 """Bytes that one request reads."""
-_REQUESTS = 16
+_MAX_REQUESTS = 16
 """Requests that are under way at once, of one process."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Elsewhere:
+class RemoteDirectory:
     """A directory behind a URL. `is_flat`: an object store; a request is slow, and a directory is only a name."""
 
-    def __init__(self, place: str) -> None:
-        address, self.limit = split(place)
-        self.filesystem, self.path = _opened(address)
-        self.is_flat = address.partition("://")[0].lower() in _FLAT
+    def __init__(self, location: str) -> None:
+        address, self.cache_limit = split_cache_option(location)
+        self.filesystem, self.path = _open_filesystem(address)
+        self.is_object_store = address.partition("://")[0].lower() in _OBJECT_STORES
 
     def exists(self) -> bool:
         return bool(self.filesystem.get_file_info(self.path).type.name == "Directory")
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.filesystem.create_dir(self.path, recursive=True)
 
     def put(self, name: str, source: Path) -> None:
@@ -60,12 +60,12 @@ class Elsewhere:
         except FileNotFoundError:
             if not source.exists():
                 raise
-            self.make()
+            self.create()
             self._put(name, source)
 
     def _put(self, name: str, source: Path) -> None:
         with source.open("rb") as file, self.filesystem.open_output_stream(f"{self.path}/{name}") as target:
-            while part := file.read(_AT_ONCE):
+            while part := file.read(_CHUNK_BYTES):
                 target.write(part)
 
     def get(self, name: str, target: Path, offset: int = 0, length: int | None = None) -> None:
@@ -76,18 +76,18 @@ class Elsewhere:
                 whole = source.size() - offset if length is None else length
                 if offset + whole > source.size():  # whoever reads the copy finds it too short, and says so
                     whole = max(0, source.size() - offset)
-                starts = range(0, whole, _RANGE)
+                starts = range(0, whole, _RANGE_BYTES)
 
                 def copied(start: int) -> None:
-                    count = min(_RANGE, whole - start)
+                    count = min(_RANGE_BYTES, whole - start)
                     os.pwrite(file.fileno(), source.read_at(count, offset + start), start)
 
-                side_by_side(copied, starts, "ranges")
+                run_parallel(copied, starts, "ranges")
             fresh.replace(target)
         finally:
             fresh.unlink(missing_ok=True)
 
-    def listed(self) -> Sequence[Any]:
+    def list_files(self) -> Sequence[Any]:
         """`pyarrow.fs.FileInfo` of each file in it; none if it is not there."""
         from pyarrow import fs
 
@@ -106,41 +106,41 @@ class Elsewhere:
                 raise
 
 
-def side_by_side(work: Callable[[T], R], things: Iterable[T], threads: str = "files") -> list[R]:
+def run_parallel(work: Callable[[T], R], items: Iterable[T], pool: str = "files") -> list[R]:
     """The work on each of the things, several at once; raises what one of them raised.
 
     `threads`: whose. Work that itself waits for work side by side has others, or all would wait for each other.
     """
-    things = list(things)
-    if len(things) < 2:
-        return [work(thing) for thing in things]
-    return list(_pool(os.getpid(), threads).map(work, things))
+    items = list(items)
+    if len(items) < 2:
+        return [work(thing) for thing in items]
+    return list(_thread_pool(os.getpid(), pool).map(work, items))
 
 
-def soon(work: Callable[[], R]) -> Future[R]:
+def run_in_background(work: Callable[[], R]) -> Future[R]:
     """The work, in the background. (Threads of their own: what is done here may itself be done side by side.)"""
-    return _pool(os.getpid(), "soon").submit(work)
+    return _thread_pool(os.getpid(), "soon").submit(work)
 
 
-def split(place: str) -> tuple[str, int | None]:
+def split_cache_option(location: str) -> tuple[str, int | None]:
     """The URL as pyarrow reads it, and how many bytes its copies may take (None: not said)."""
-    address, _, options = place.partition("?")
+    address, _, options = location.partition("?")
     given = parse_qsl(options, keep_blank_values=True)
-    limits = [value for key, value in given if key == CACHE]
+    limits = [value for key, value in given if key == CACHE_OPTION]
     if not limits:
-        return place, None
-    rest = urlencode([(k, v) for k, v in given if k != CACHE], safe=":/")
-    return f"{address}?{rest}" if rest else address, parse_size(limits[-1], CACHE)
+        return location, None
+    rest = urlencode([(k, v) for k, v in given if k != CACHE_OPTION], safe=":/")
+    return f"{address}?{rest}" if rest else address, parse_size(limits[-1], CACHE_OPTION)
 
 
 @lru_cache(maxsize=8)
-def _pool(process: int, _: str) -> Threads:
+def _thread_pool(process: int, _: str) -> ThreadPool:
     """Of this process: a fork has none of its parent's threads."""
-    return Threads(_REQUESTS, thread_name_prefix="viewkeeper-elsewhere")
+    return ThreadPool(_MAX_REQUESTS, thread_name_prefix="viewkeeper-elsewhere")
 
 
 @lru_cache(maxsize=64)
-def _opened(address: str) -> tuple[Any, str]:
+def _open_filesystem(address: str) -> tuple[Any, str]:
     from pyarrow import fs  # only where it is needed: loading it takes as long as starting up
 
     try:

@@ -6,9 +6,9 @@ up to as much again.
 
 from __future__ import annotations
 
-_SHORTEST, _LONGEST = 0.001, 0.02
+_MIN_PAUSE, _MAX_PAUSE = 0.001, 0.02
 
 
-def pause_after(idle: float) -> float:
+def poll_pause(idle: float) -> float:
     """Seconds until the next look, when nothing came for so many."""
-    return min(max(idle / 8, _SHORTEST), _LONGEST)
+    return min(max(idle / 8, _MIN_PAUSE), _MAX_PAUSE)

@@ -28,10 +28,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.model.delta import plain
+from viewkeeper.model.delta import normalize_chunks
 from viewkeeper.model.names import quoted
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.process_budget import budget
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.process_budget import process_budget
 
 # DuckDB connections. Only this module makes them: so each has a limit, and none spills where it happens to run.
 #
@@ -39,20 +39,22 @@ from viewkeeper.resources.process_budget import budget
 # without an owner  an eighth of the process's budget, and no files: it reads a file or parses a query
 
 
-_PART = 8
-_LEAST = 32 << 20
+_BUDGET_FRACTION = 8
+_MIN_BYTES = 32 << 20
 """Bytes below which DuckDB cannot do its work at all."""
-_LEAST_ALONE = 128 << 20
+_MIN_BYTES_WITHOUT_OWNER = 128 << 20
 """Without an owner: reading a file takes some buffers, however small the file is."""
 
 
-def connect(memory: Memory | None = None, *, threads: int | None = None) -> Any:
+def connect(memory: MemoryBudget | None = None, *, threads: int | None = None) -> Any:
     """A DuckDB that has no file of its own."""
     import duckdb
 
-    limit = max(budget() // _PART, _LEAST_ALONE) if memory is None else memory.ducks
-    directory = None if memory is None else memory.directory
-    settings: dict[str, Any] = {"memory_limit": limited(limit), "temp_directory": str(directory or "")}
+    limit = (
+        max(process_budget() // _BUDGET_FRACTION, _MIN_BYTES_WITHOUT_OWNER) if memory is None else memory.duckdb_bytes
+    )
+    directory = None if memory is None else memory.spill_directory
+    settings: dict[str, Any] = {"memory_limit": format_memory_limit(limit), "temp_directory": str(directory or "")}
     if threads is not None:
         settings["threads"] = threads
     if directory is not None:
@@ -61,35 +63,35 @@ def connect(memory: Memory | None = None, *, threads: int | None = None) -> Any:
     return duckdb.connect(":memory:", config=settings)
 
 
-def limited(size: int) -> str:
+def format_memory_limit(size: int) -> str:
     """A limit as DuckDB reads it."""
-    return f"{max(int(size), _LEAST)}B"
+    return f"{max(int(size), _MIN_BYTES)}B"
 
 
-STATEMENTS_KEPT = 1024
+MIN_CACHED_STATEMENTS = 1024
 """At least, and where no budget is given."""
-_STATEMENT = 32 << 10
-_SHARE = 32
+_STATEMENT_BYTES = 32 << 10
+_STATEMENT_MEMORY_SHARE = 32
 """Of the budget this part is for statements, in each of those who work together."""
-_INTERRUPTED = "Query interrupted"
+_INTERRUPT_MESSAGE = "Query interrupted"
 """What DuckDB makes of an interruption of the program."""
 _BATCH_ROWS = 1 << 20
 
 
-Known = tuple[Any, ...]
+StatementKey = tuple[Any, ...]
 """What a statement is known by: its text, then for each input its name and its schema."""
 
 
-class _Slot:
+class _InputSlot:
     """A table that DuckDB reads under one name; its schema never changes. `number`: of those with this schema."""
 
     def __init__(self, name: str, schema: pa.Schema, number: int) -> None:
         self.name = name
-        self.known = (schema, number)
-        self.statements = 0
+        self.schema_key = (schema, number)
+        self.use_count = 0
         """How many read it."""
-        self.empty = schema.empty_table()
-        self.table = self.empty
+        self.empty_table = schema.empty_table()
+        self.table = self.empty_table
 
     def __arrow_c_schema__(self) -> Any:
         return self.table.schema.__arrow_c_schema__()
@@ -101,10 +103,10 @@ class _Slot:
 @dataclass(frozen=True)
 class _Statement:
     name: str
-    slots: tuple[_Slot, ...]
+    input_slots: tuple[_InputSlot, ...]
 
 
-class Duck:
+class PreparedStatements:
     """One DuckDB connection and its prepared statements. A lock makes it safe for several threads, one at a time.
 
     `setup` is called once with the connection, to define macros and settings that the statements rely on. `memory` says
@@ -116,22 +118,22 @@ class Duck:
         setup: Callable[[Any], None] | None = None,
         *,
         threads: int | None = None,
-        memory: Memory | None = None,
-        statements_kept: int | None = None,
+        memory: MemoryBudget | None = None,
+        max_statements: int | None = None,
     ) -> None:
         self._lock = threading.RLock()
-        self._statements: OrderedDict[Known, _Statement] = OrderedDict()
-        self._slots: dict[tuple[pa.Schema, int], _Slot] = {}
-        self._kept = _kept(memory) if statements_kept is None else statements_kept
-        self.made = 0
+        self._statements: OrderedDict[StatementKey, _Statement] = OrderedDict()
+        self._input_slots: dict[tuple[pa.Schema, int], _InputSlot] = {}
+        self._max_statements = _statement_limit(memory) if max_statements is None else max_statements
+        self.prepared_count = 0
         """How many statements were prepared so far."""
         self._setup, self._memory = setup, memory
         self._streams: list[Any] = []
         self._threads = threads
-        self._limit: str | None = None
-        self._con: Any = self._connected()
+        self._memory_limit: str | None = None
+        self._connection: Any = self._open_connection()
 
-    def _connected(self) -> Any:
+    def _open_connection(self) -> Any:
         connection = connect(self._memory, threads=self._threads)
         try:
             if self._setup is not None:
@@ -139,35 +141,35 @@ class Duck:
         except BaseException:
             connection.close()
             raise
-        self._broken = False
+        self._is_broken = False
         return connection
 
     def _reconnect(self) -> None:
         """A new connection in place of one that is broken, with the same settings and no statements."""
-        if not self._broken:
+        if not self._is_broken:
             return
         self._statements.clear()
-        self._slots.clear()
+        self._input_slots.clear()
         with suppress(Exception):
-            self._con.close()
-        self._con = self._connected()
-        if self._limit is not None:
-            self._command(f"SET memory_limit = '{self._limit}'")
+            self._connection.close()
+        self._connection = self._open_connection()
+        if self._memory_limit is not None:
+            self._command(f"SET memory_limit = '{self._memory_limit}'")
 
     def run(self, sql: str, **inputs: pa.Table) -> pa.Table:
         """The result of `sql` over the tables named by `inputs`; DuckDB's errors come through unchanged."""
-        with self._lock, self._watched():
-            statement = self._statement(sql, inputs)
+        with self._lock, self._guard_connection():
+            statement = self._get_statement(sql, inputs)
             try:
-                for slot, table in zip(statement.slots, inputs.values(), strict=True):
+                for slot, table in zip(statement.input_slots, inputs.values(), strict=True):
                     slot.table = table
-                return plain(self._fetch(statement.name))
+                return normalize_chunks(self._fetch_result(statement.name))
             finally:
-                for slot in statement.slots:
-                    slot.table = slot.empty
+                for slot in statement.input_slots:
+                    slot.table = slot.empty_table
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _guard_connection(self) -> Iterator[None]:
         """Within a lock: statements on a connection that works; an internal error of DuckDB breaks it."""
         import duckdb
 
@@ -175,23 +177,23 @@ class Duck:
         try:
             yield
         except (duckdb.InternalException, duckdb.FatalException):
-            self._broken = True
+            self._is_broken = True
             raise
 
-    def spread(self, threads: int) -> None:
+    def set_threads(self, threads: int) -> None:
         """Use this many threads within a statement. With one, a short statement takes half the time."""
-        with self._lock, self._watched():
+        with self._lock, self._guard_connection():
             if threads != self._threads:
                 self._command(f"SET threads = {int(threads)}")
                 self._threads = threads
 
-    def limit(self, memory: int) -> None:
+    def set_memory_limit(self, memory: int) -> None:
         """Take no more than this many bytes, as far as DuckDB counts them; then spill."""
-        with self._lock, self._watched():
-            limit = limited(memory)
-            if limit != self._limit:
+        with self._lock, self._guard_connection():
+            limit = format_memory_limit(memory)
+            if limit != self._memory_limit:
                 self._command(f"SET memory_limit = '{limit}'")
-                self._limit = limit
+                self._memory_limit = limit
 
     def stream(self, sql: str, rows: int, **inputs: pa.Table) -> Iterator[pa.Table]:
         """The result of `sql` like `run`, about so many rows at a time; other statements may run between them."""
@@ -199,7 +201,7 @@ class Duck:
 
         with self._lock:
             self._reconnect()
-            cursor = self._con.cursor()
+            cursor = self._connection.cursor()
         self._streams.append(cursor)
         try:
             for name, table in inputs.items():
@@ -207,14 +209,14 @@ class Duck:
             try:
                 for batch in cursor.sql(sql).to_arrow_reader(rows):
                     if batch.num_rows:
-                        yield plain(pa.Table.from_batches([batch]))
+                        yield normalize_chunks(pa.Table.from_batches([batch]))
             except OSError as error:  # Arrow knows one class of errors of a stream
                 said = str(error)
                 if "Out of Memory" in said:
                     raise duckdb.OutOfMemoryException(said) from error
                 if "IO Error" in said:
                     raise duckdb.IOException(said) from error
-                self._broken = self._broken or "INTERNAL Error" in said or "FATAL Error" in said
+                self._is_broken = self._is_broken or "INTERNAL Error" in said or "FATAL Error" in said
                 raise duckdb.Error(said) from error
         finally:
             self._streams.remove(cursor)
@@ -222,34 +224,34 @@ class Duck:
 
     def interrupt(self) -> None:
         """End what runs, from another thread: it fails there."""
-        for connection in (self._con, *self._streams):
+        for connection in (self._connection, *self._streams):
             connection.interrupt()
 
-    def known(self) -> list[Known]:
+    def statement_keys(self) -> list[StatementKey]:
         """The statements that are prepared."""
         with self._lock:
             return list(self._statements)
 
-    def prepare(self, statement: Known) -> None:
+    def prepare(self, statement: StatementKey) -> None:
         """Prepare a statement ahead of its first run, unless it is known or as many as are kept are."""
-        with self._lock, self._watched():
-            if statement not in self._statements and len(self._statements) < self._kept:
-                self._statement(statement[0], {name: schema.empty_table() for name, schema in statement[1:]})
+        with self._lock, self._guard_connection():
+            if statement not in self._statements and len(self._statements) < self._max_statements:
+                self._get_statement(statement[0], {name: schema.empty_table() for name, schema in statement[1:]})
 
-    def learn(self, other: Duck) -> None:
+    def copy_statements(self, other: PreparedStatements) -> None:
         """Prepare what the other one has prepared, unless that is more than is kept."""
-        known = other.known()
-        for statement in known if len(known) < self._kept else ():
+        known = other.statement_keys()
+        for statement in known if len(known) < self._max_statements else ():
             self.prepare(statement)
 
     def close(self) -> None:
         """Drop the statements and the connection. Closing twice is fine."""
         with self._lock:
             self._statements.clear()
-            self._slots.clear()
-            self._con.close()
+            self._input_slots.clear()
+            self._connection.close()
 
-    def __enter__(self) -> Duck:
+    def __enter__(self) -> PreparedStatements:
         return self
 
     def __exit__(
@@ -257,7 +259,7 @@ class Duck:
     ) -> None:
         self.close()
 
-    def _statement(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
+    def _get_statement(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
         key = (sql, *((name, table.schema) for name, table in inputs.items()))
         found = self._statements.get(key)
         if found is not None:
@@ -265,71 +267,75 @@ class Duck:
             return found
         made = self._prepare(sql, inputs)
         self._statements[key] = made
-        if len(self._statements) > self._kept:
+        if len(self._statements) > self._max_statements:
             _, oldest = self._statements.popitem(last=False)
             self._command(f"DEALLOCATE {oldest.name}")
-            self._let_go(oldest.slots)
+            self._release_slots(oldest.input_slots)
         return made
 
     def _prepare(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
-        self.made += 1
-        slots = self._taken([table.schema for table in inputs.values()])
-        statement = _Statement(f"¤p{self.made}", slots)
+        self.prepared_count += 1
+        slots = self._acquire_slots([table.schema for table in inputs.values()])
+        statement = _Statement(f"¤p{self.prepared_count}", slots)
         try:
             names = dict(zip(inputs, (slot.name for slot in slots), strict=True))
-            self._command(f"PREPARE {statement.name} AS {_over(sql, names)}")
+            self._command(f"PREPARE {statement.name} AS {_bind_inputs(sql, names)}")
         except BaseException:
-            self._let_go(slots)
+            self._release_slots(slots)
             raise
         return statement
 
-    def _taken(self, schemas: list[pa.Schema]) -> tuple[_Slot, ...]:
+    def _acquire_slots(self, schemas: list[pa.Schema]) -> tuple[_InputSlot, ...]:
         """A slot for each input: of a schema the first, the second for another input of the same, and so on."""
-        slots: list[_Slot] = []
+        slots: list[_InputSlot] = []
         for place, schema in enumerate(schemas):
             known = (schema, schemas[:place].count(schema))
-            slot = self._slots.get(known)
+            slot = self._input_slots.get(known)
             if slot is None:
-                slot = _Slot(f"¤s{self.made}_{place}", *known)
-                self._con.register(slot.name, slot)
-                self._slots[known] = slot
-            slot.statements += 1
+                slot = _InputSlot(f"¤s{self.prepared_count}_{place}", *known)
+                self._connection.register(slot.name, slot)
+                self._input_slots[known] = slot
+            slot.use_count += 1
             slots.append(slot)
         return tuple(slots)
 
-    def _fetch(self, statement: str) -> pa.Table:
+    def _fetch_result(self, statement: str) -> pa.Table:
         try:
-            return self._fetched(statement)
+            return self._execute_to_arrow(statement)
         except RuntimeError as error:
-            if str(error) == _INTERRUPTED:  # else it would be taken for an error of the rows
+            if str(error) == _INTERRUPT_MESSAGE:  # else it would be taken for an error of the rows
                 raise KeyboardInterrupt from None
             raise
 
-    def _fetched(self, statement: str) -> pa.Table:
+    def _execute_to_arrow(self, statement: str) -> pa.Table:
         # `_submit` is what `con.sql(text).to_arrow_table()` ends in. The public way binds the text again, holds the
         # rows of an EXECUTE once more and takes three times as long; without `_submit` it is still right.
-        submit = getattr(self._con, "_submit", None)
+        submit = getattr(self._connection, "_submit", None)
         if submit is None:
-            return self._con.sql(f"EXECUTE {statement}").to_arrow_table(_BATCH_ROWS)
+            return self._connection.sql(f"EXECUTE {statement}").to_arrow_table(_BATCH_ROWS)
         return submit(f"EXECUTE {statement}", None, "arrow", _BATCH_ROWS).arrow_table()
 
     def _command(self, sql: str) -> None:
         # A result must be fetched before the connection does other work.
-        self._con.execute(sql).fetchall()
+        self._connection.execute(sql).fetchall()
 
-    def _let_go(self, slots: tuple[_Slot, ...]) -> None:
-        for slot in slots:
-            slot.statements -= 1
-            if not slot.statements:
-                del self._slots[slot.known]
-                self._con.unregister(slot.name)
-
-
-def _kept(memory: Memory | None) -> int:
-    return STATEMENTS_KEPT if memory is None else max(STATEMENTS_KEPT, memory.total // _SHARE // _STATEMENT)
+    def _release_slots(self, input_slots: tuple[_InputSlot, ...]) -> None:
+        for slot in input_slots:
+            slot.use_count -= 1
+            if not slot.use_count:
+                del self._input_slots[slot.schema_key]
+                self._connection.unregister(slot.name)
 
 
-def _over(sql: str, names: dict[str, str]) -> str:
+def _statement_limit(memory: MemoryBudget | None) -> int:
+    return (
+        MIN_CACHED_STATEMENTS
+        if memory is None
+        else max(MIN_CACHED_STATEMENTS, memory.total // _STATEMENT_MEMORY_SHARE // _STATEMENT_BYTES)
+    )
+
+
+def _bind_inputs(sql: str, names: dict[str, str]) -> str:
     """The statement with its inputs bound to slots. They are not materialised: each use scans Arrow in place."""
     if not names:
         return sql

@@ -14,136 +14,140 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from viewkeeper.expressions.backends.vector_predicates import Comparison
-from viewkeeper.operators.chunked_execution import joined
-from viewkeeper.operators.delta_join.operator import Found
-from viewkeeper.operators.operator import Operator, slots
+from viewkeeper.expressions.backends.vector_predicates import VectorPredicate
+from viewkeeper.operators.chunked_execution import combine_deltas
+from viewkeeper.operators.delta_join.operator import ExitRows
+from viewkeeper.operators.operator import Operator, slot_names
 from viewkeeper.operators.segment import Segment
-from viewkeeper.operators.segment_execution import passed
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.runtime.error_attribution import Ports, in_operator, in_segment
-from viewkeeper.runtime.operator_errors import Failed, attributed_to
+from viewkeeper.operators.segment_execution import run_segment
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.runtime.error_attribution import PortRows, attribute_to_operator, attribute_to_segment
+from viewkeeper.runtime.operator_errors import OperatorError, attribute_errors
 from viewkeeper.state.run import Arrangement, Run
 
-Fed = tuple[str, int, pa.Table]
+PortDelta = tuple[str, int, pa.Table]
 """A delta on its way: (consumer, port, delta)."""
 
-Feed = tuple[str, int, Segment | None]
+FeedEdge = tuple[str, int, Segment | None]
 """A way that an output takes: (consumer, port, segment); without a segment to an image of the table."""
 
 
 @dataclass
-class Site:
+class LocalContext:
     """`old` gives the published state of a slot; `active` names the operators that take part in this batch."""
 
-    duck: Duck
-    flow: Flow
+    statements: PreparedStatements
+    dataflow: Dataflow
     old: Callable[[str], Arrangement]
     active: frozenset[str]
-    memory: Memory
-    keep: Callable[[str, Run], Run] | None = None
+    memory: MemoryBudget
+    persist_run: Callable[[str, Run], Run] | None = None
     """Called with a slot and its run as soon as that is made; gives the run, or the same one from a file."""
-    added: dict[str, Run] = field(default_factory=dict)
-    carried: dict[str, Run] = field(default_factory=dict)
+    new_runs: dict[str, Run] = field(default_factory=dict)
+    carried_runs: dict[str, Run] = field(default_factory=dict)
     """What an earlier level added at this site's share of the hashes; it is written there, and only looked up here."""
-    clock: dict[str, float] = field(default_factory=dict)
+    operator_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds that each operator took, with the segments over it."""
-    made: dict[str, int] = field(default_factory=dict)
+    output_rows: dict[str, int] = field(default_factory=dict)
     """Rows that each gave."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Rows that look-ahead spared lookups."""
-    changed: Callable[[str], pa.Table | None] = lambda source: None
+    source_changes: Callable[[str], pa.Table | None] = lambda source: None
     """The changes that a source gave in this batch, where they are at hand: errors name a row of them."""
-    told: Callable[[int, int], None] = lambda done, of: None
+    progress: Callable[[int, int], None] = lambda done, of: None
     """Hears of every piece of work that is done: how many operators have run, and of how many."""
 
     def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> Iterator[pa.Table]:
         """The operator's output delta for what arrived at its ports, in pieces; an arrangement has none."""
 
-        def find_row(error: Exception) -> Failed | None:
-            aside = replace(self, keep=None, added=dict(self.added), clock={})
+        def find_row(error: Exception) -> OperatorError | None:
+            aside = replace(self, persist_run=None, new_runs=dict(self.new_runs), operator_seconds={})
 
-            def work(part: Ports) -> None:
+            def work(part: PortRows) -> None:
                 for _ in operator.run(aside, [[] if p is None else [p] for p in part]):
                     pass
 
-            given = [joined(tables) for tables in ports]
-            return in_operator(self.duck, self.flow, operator, given, work, error, self.changed)
+            given = [combine_deltas(tables) for tables in ports]
+            return attribute_to_operator(
+                self.statements, self.dataflow, operator, given, work, error, self.source_changes
+            )
 
-        with attributed_to(operator.id, find_row):
+        with attribute_errors(operator.id, find_row):
             yield from operator.run(self, ports)
 
-    def feed(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
+    def feed_consumers(self, source: Operator, output: pa.Table) -> Iterator[PortDelta]:
         """The output through every segment over it, ready for the consumers' ports."""
-        for feed in self.feeds(source):
-            for piece in self.memory.pieces(self.leaving(feed, output)):
-                yield from self.fed(feed, piece)
+        for feed in self.edges(source):
+            for piece in self.memory.pieces(self.edge_output(feed, output)):
+                yield from self.feed_edge(feed, piece)
 
-    def leaving(self, feed: Feed, output: pa.Table | Found) -> pa.Table:
+    def edge_output(self, edge: FeedEdge, output: pa.Table | ExitRows) -> pa.Table:
         """What an output is one way: all of it, or, of rows that are told by their places, those that arrived there."""
-        if not isinstance(output, Found):
+        if not isinstance(output, ExitRows):
             return output
-        with attributed_to(feed[0] if feed[2] is None else feed[2].source):
-            return output.at(feed[2])
+        with attribute_errors(edge[0] if edge[2] is None else edge[2].source):
+            return output.table_at(edge[2])
 
-    def feeds(self, source: Operator) -> list[Feed]:
+    def edges(self, source: Operator) -> list[FeedEdge]:
         """The ways that an operator's output takes; they do not depend on each other."""
-        images = () if source.changes_of is None else self.flow.images.get(source.changes_of, ())
-        ways = [*((i.id, 0, None) for i in images), *self.flow.consumers.get(source.id, ())]
+        images = () if source.input_table is None else self.dataflow.images.get(source.input_table, ())
+        ways = [*((i.id, 0, None) for i in images), *self.dataflow.edges.get(source.id, ())]
         return [way for way in ways if way[0] in self.active]
 
-    def asked_of(self, operator: Operator) -> tuple[Comparison, ...]:
+    def row_filter(self, operator: Operator) -> tuple[VectorPredicate, ...]:
         """Conditions that all of its rows must meet wherever they go: where that is one way, those of its segment."""
-        ways = self.feeds(operator)
+        ways = self.edges(operator)
         segment = ways[0][2] if len(ways) == 1 else None
-        return () if segment is None or segment.compared is None else segment.compared
+        return () if segment is None or segment.vector_conditions is None else segment.vector_conditions
 
-    def fed(self, feed: Feed, output: pa.Table) -> list[Fed]:
+    def feed_edge(self, edge: FeedEdge, output: pa.Table) -> list[PortDelta]:
         """What arrives at the end of one way, of a piece of the output."""
-        consumer, port, segment = feed
+        consumer, port, segment = edge
         if not output.num_rows:
             return []
-        operator = self.flow.operators[consumer]
+        operator = self.dataflow.operators[consumer]
         if segment is None:
-            held = self.flow.held[consumer]
-            with attributed_to(consumer):
-                return [(consumer, port, operator.of_table(self.duck, held, output))]
+            held = self.dataflow.image_columns[consumer]
+            with attribute_errors(consumer):
+                return [(consumer, port, operator.build_table_delta(self.statements, held, output))]
 
-        def work(part: Ports) -> object:
-            return [self._through_segment(operator, port, segment, p) for p in part if p is not None]
+        def work(part: PortRows) -> object:
+            return [self._run_segment(operator, port, segment, p) for p in part if p is not None]
 
-        def find_row(error: Exception) -> Failed | None:
-            return in_segment(self.duck, self.flow, segment, consumer, output, work, error, self.changed)
+        def find_row(error: Exception) -> OperatorError | None:
+            return attribute_to_segment(
+                self.statements, self.dataflow, segment, consumer, output, work, error, self.source_changes
+            )
 
-        with attributed_to(consumer, find_row):
-            return self._through_segment(operator, port, segment, output)
+        with attribute_errors(consumer, find_row):
+            return self._run_segment(operator, port, segment, output)
 
-    def compacted(self, operator: Operator, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
+    def compact(self, operator: Operator, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
         """What waits at a port of an operator as one delta, with fewer rows."""
-        with attributed_to(operator.id):
-            return operator.compacted(self.duck, port, deltas)
+        with attribute_errors(operator.id):
+            return operator.compact(self.statements, port, deltas)
 
-    def _through_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> list[Fed]:
-        delta = passed(self.duck, segment, output)
-        return [(operator.id, at, rows) for at, rows in operator.arriving(self.duck, port, delta)]
+    def _run_segment(self, operator: Operator, port: int, segment: Segment, output: pa.Table) -> list[PortDelta]:
+        delta = run_segment(self.statements, segment, output)
+        return [(operator.id, at, rows) for at, rows in operator.route_to_ports(self.statements, port, delta)]
 
-    def images(self, source: Operator, output: pa.Table) -> Iterator[Fed]:
+    def feed_images(self, source: Operator, output: pa.Table) -> Iterator[PortDelta]:
         """The ways to the table's arrangements only."""
-        for feed in self.feeds(source):
+        for feed in self.edges(source):
             if feed[2] is None:
-                yield from self.fed(feed, output)
+                yield from self.feed_edge(feed, output)
 
     def state(self, operator: Operator) -> list[Arrangement]:
-        return [self.old(slot) for slot in slots(operator)]
+        return [self.old(slot) for slot in slot_names(operator)]
 
-    def add(self, operator: Operator, runs: Sequence[Run]) -> None:
-        for slot, run in zip(slots(operator), runs, strict=True):
+    def emit_runs(self, operator: Operator, runs: Sequence[Run]) -> None:
+        for slot, run in zip(slot_names(operator), runs, strict=True):
             if run.num_rows:
-                self.added[slot] = run if self.keep is None else self.keep(slot, run)
+                self.new_runs[slot] = run if self.persist_run is None else self.persist_run(slot, run)
 
-    def fresh(self, slot: str) -> Arrangement:
+    def new(self, slot: str) -> Arrangement:
         """The state with what this batch has added so far."""
-        run = self.added.get(slot) or self.carried.get(slot)
-        return self.old(slot).plus(run) if run is not None else self.old(slot)
+        run = self.new_runs.get(slot) or self.carried_runs.get(slot)
+        return self.old(slot).with_runs(run) if run is not None else self.old(slot)

@@ -25,31 +25,31 @@ from dataclasses import dataclass, field
 import duckdb
 
 from viewkeeper.errors import OutOfMemory, UnknownName
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.resources.directory import Directory
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.runtime.spark.sessions import Cluster
-from viewkeeper.store.contract.store import Pending, Store
+from viewkeeper.store.contract.store import PendingChanges, Store
 
-FILE = "lanes.json"
+RATES_FILE = "lanes.json"
 DRIVER, SPARK = "driver", "spark"
 _LANES = ("auto", DRIVER, SPARK)
-_KINDS = ("batch", "load")
+_WORK_KINDS = ("batch", "load")
 
-_SMALL_BATCH_ROWS = 1_000
-_MANY = 20_000
-_FLOOR = 0.02
-_JOB = 0.38
-_LEAST_JOB = 0.1
-_ROW = 10e-6
+_MAX_FLOOR_ROWS = 1_000
+_MIN_RATE_ROWS = 20_000
+_DEFAULT_FLOOR = 0.02
+_DEFAULT_JOB_SECONDS = 0.38
+_MIN_JOB_SECONDS = 0.1
+_DEFAULT_ROW_SECONDS = 10e-6
 """Seconds, in the driver lane, before one is measured."""
-_EXCHANGED = 1.5
+_EXCHANGE_FACTOR = 1.5
 """What a row costs a core of Spark's more than one of the driver's, before it is measured."""
-_WIDTH = 256
-_BYTES_A_SECOND = 200e6
+_ROW_BYTES = 256
+_BYTES_PER_SECOND = 200e6
 """Bytes of a row that travels, and how many of those a machine sends."""
-_LANE_SMOOTHING = 0.3
+_NEWEST_WEIGHT = 0.3
 """Weight of the newest measurement."""
-_NEWS = 0.1
+_CHANGE_THRESHOLD = 0.1
 """Of a rate: what it moves by before it is written down again. Writing takes as long as hundreds of rows."""
 _log = logging.getLogger("viewkeeper.batch")
 
@@ -58,104 +58,110 @@ Rates = dict[str, dict[str, list[float | None]]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class LaneChoice:
     """The lane that was taken, and why."""
 
     lane: str
-    why: str
+    reason: str
 
 
-def checked_lane(asked: str) -> str:
+def check_lane(lane: str) -> str:
     """What a user calls a lane; a wrong name is refused, also when there is nothing to do."""
-    if not isinstance(asked, str) or asked not in _LANES:
-        raise UnknownName(f"There is no lane {asked!r}.", hint=f"Lanes: {', '.join(_LANES)}.")
-    return asked
+    if not isinstance(lane, str) or lane not in _LANES:
+        raise UnknownName(f"There is no lane {lane!r}.", hint=f"Lanes: {', '.join(_LANES)}.")
+    return lane
 
 
-class Lanes:
+class LaneCostModel:
     """What is known of the lanes of one database. `threads`: of the driver lane."""
 
-    def __init__(self, directory: Directory, cluster: Callable[[], Cluster | None], threads: int) -> None:
+    def __init__(self, directory: StateDirectory, cluster: Callable[[], Cluster | None], threads: int) -> None:
         self._directory = directory
         self._cluster = cluster
         self._threads = threads
         self._lock = threading.Lock()
-        self._known: Rates | None = None
-        self._written: list[float | None] = []
-        self._warm = False
+        self._rates: Rates | None = None
+        self._saved_rates: list[float | None] = []
+        self._is_spark_warm = False
 
-    def choose(self, asked: str, rows: int, kind: str = "batch") -> Choice:
+    def choose(self, requested: str, rows: int, work_kind: str = "batch") -> LaneChoice:
         """Where so many changed or loaded rows are worked on, once for all that is done with them."""
-        if checked_lane(asked) != "auto":
-            return Choice(asked, "it was asked for")
+        if check_lane(requested) != "auto":
+            return LaneChoice(requested, "it was asked for")
         cluster = self._cluster()
         if cluster is None:
-            return Choice(DRIVER, "no Spark session was given or is running")
-        here, there = self._driver(rows, kind), self._spark(rows, kind, cluster)
+            return LaneChoice(DRIVER, "no Spark session was given or is running")
+        here, there = self._driver_seconds(rows, work_kind), self._spark_seconds(rows, work_kind, cluster)
         lane = SPARK if there < here else DRIVER
         cores = f"{cluster.cores} core{'s' if cluster.cores != 1 else ''}"
-        return Choice(lane, f"{rows:,} rows: {here:.2f} s expected in the driver, {there:.2f} s on Spark with {cores}")
+        return LaneChoice(
+            lane, f"{rows:,} rows: {here:.2f} s expected in the driver, {there:.2f} s on Spark with {cores}"
+        )
 
-    def learn(self, lane: str, rows: int, seconds: float, kind: str = "batch") -> None:
+    def observe(self, lane: str, rows: int, seconds: float, work_kind: str = "batch") -> None:
         """Work that was done. The first of a Spark session is not like the others: workers start."""
-        if lane == SPARK and not self._warm:
-            self._warm = True
+        if lane == SPARK and not self._is_spark_warm:
+            self._is_spark_warm = True
             return
         cluster = self._cluster() if lane == SPARK else None
         with self._lock:
-            known = self._read()
-            rate = known[kind][lane]
-            if rows <= _SMALL_BATCH_ROWS:
-                rate[0] = _newer(rate[0], seconds)
-            elif rows >= _MANY:
+            known = self._load_rates()
+            rate = known[work_kind][lane]
+            if rows <= _MAX_FLOOR_ROWS:
+                rate[0] = _smooth(rate[0], seconds)
+            elif rows >= _MIN_RATE_ROWS:
                 cores = 1 if cluster is None else cluster.cores
-                floor = rate[0] if rate[0] is not None else {DRIVER: _FLOOR, SPARK: _FLOOR + _JOB}[lane]
-                rate[1] = _newer(rate[1], max(seconds - floor, 0.1 * seconds) * cores / rows)
-            is_news = any(map(_differ, self._written, _rates(known)))
-            if is_news and (rows >= _MANY or lane == SPARK):  # what is written down changes a choice
-                self._write(known)
+                floor = (
+                    rate[0]
+                    if rate[0] is not None
+                    else {DRIVER: _DEFAULT_FLOOR, SPARK: _DEFAULT_FLOOR + _DEFAULT_JOB_SECONDS}[lane]
+                )
+                rate[1] = _smooth(rate[1], max(seconds - floor, 0.1 * seconds) * cores / rows)
+            is_news = any(map(_has_changed, self._saved_rates, _flatten_rates(known)))
+            if is_news and (rows >= _MIN_RATE_ROWS or lane == SPARK):  # what is written down changes a choice
+                self._save_rates(known)
 
-    def _driver(self, rows: int, kind: str) -> float:
-        floor, row = self._rate(DRIVER, kind)
+    def _driver_seconds(self, rows: int, work_kind: str) -> float:
+        floor, row = self._lane_costs(DRIVER, work_kind)
         return floor + rows * row
 
-    def _spark(self, rows: int, kind: str, cluster: Cluster) -> float:
-        floor, row = self._rate(SPARK, kind)
-        moved = 0.0 if cluster.is_here else rows * _WIDTH / _BYTES_A_SECOND
+    def _spark_seconds(self, rows: int, work_kind: str, cluster: Cluster) -> float:
+        floor, row = self._lane_costs(SPARK, work_kind)
+        moved = 0.0 if cluster.is_local else rows * _ROW_BYTES / _BYTES_PER_SECOND
         return floor + rows * row / cluster.cores + moved
 
-    def _rate(self, lane: str, kind: str) -> tuple[float, float]:
+    def _lane_costs(self, lane: str, work_kind: str) -> tuple[float, float]:
         with self._lock:
-            known = self._read()[kind]
+            known = self._load_rates()[work_kind]
         floor, row = known[lane]
         if lane == DRIVER:
-            return _FLOOR if floor is None else floor, _ROW if row is None else row
-        least, here = self._rate(DRIVER, kind)
-        there = here * self._threads * _EXCHANGED if row is None else row
-        return least + _JOB if floor is None else max(floor, least + _LEAST_JOB), there
+            return _DEFAULT_FLOOR if floor is None else floor, _DEFAULT_ROW_SECONDS if row is None else row
+        least, here = self._lane_costs(DRIVER, work_kind)
+        there = here * self._threads * _EXCHANGE_FACTOR if row is None else row
+        return least + _DEFAULT_JOB_SECONDS if floor is None else max(floor, least + _MIN_JOB_SECONDS), there
 
-    def _read(self) -> Rates:
-        if self._known is None:
-            self._known = _noted(self._directory)
-            self._written = _rates(self._known)
-        return self._known
+    def _load_rates(self) -> Rates:
+        if self._rates is None:
+            self._rates = _read_rates(self._directory)
+            self._saved_rates = _flatten_rates(self._rates)
+        return self._rates
 
-    def _write(self, known: Rates) -> None:
-        path = self._directory / FILE
+    def _save_rates(self, rates: Rates) -> None:
+        path = self._directory / RATES_FILE
         try:
-            fresh = path.with_name(f".{FILE}")
-            fresh.write_text(json.dumps(known))
+            fresh = path.with_name(f".{RATES_FILE}")
+            fresh.write_text(json.dumps(rates))
             fresh.replace(path)
-            self._directory.save(FILE)
-            self._written = _rates(known)
+            self._directory.upload(RATES_FILE)
+            self._saved_rates = _flatten_rates(rates)
         except Exception as error:  # a full disk, a directory elsewhere that cannot be reached
             _log.debug("what lanes cost was not noted: %s", error)
 
 
-def lanes_text(directory: Directory) -> str | None:
+def lanes_text(directory: StateDirectory) -> str | None:
     """What EXPLAIN says; None if nothing was measured yet."""
     told = []
-    for lane, (floor, row) in _noted(directory)["batch"].items():
+    for lane, (floor, row) in _read_rates(directory)["batch"].items():
         parts = [f"{floor * 1e3:.0f} ms a batch"] if floor is not None else []
         parts += [f"{row * 1e6:.1f} µs a row{' and core' if lane == SPARK else ''}"] if row is not None else []
         told += [f"{lane} {' and '.join(parts)}"] if parts else []
@@ -164,11 +170,11 @@ def lanes_text(directory: Directory) -> str | None:
     return f"lanes: auto takes the one that is expected to be done sooner; measured here: {'; '.join(told)}"
 
 
-def _noted(directory: Directory) -> Rates:
+def _read_rates(directory: StateDirectory) -> Rates:
     """What was noted, or nothing known."""
-    found: Rates = {kind: {DRIVER: [None, None], SPARK: [None, None]} for kind in _KINDS}
+    found: Rates = {kind: {DRIVER: [None, None], SPARK: [None, None]} for kind in _WORK_KINDS}
     try:
-        said = json.loads(directory.fetch(FILE, again=not directory.is_local).read_bytes())
+        said = json.loads(directory.fetch(RATES_FILE, refresh=not directory.is_local).read_bytes())
         for kind, lanes in found.items():
             for lane in lanes:
                 floor, row = said[kind][lane]
@@ -178,16 +184,16 @@ def _noted(directory: Directory) -> Rates:
     return found
 
 
-def _rates(known: Rates) -> list[float | None]:
-    return [n for lanes in known.values() for rate in lanes.values() for n in rate]
+def _flatten_rates(rates: Rates) -> list[float | None]:
+    return [n for lanes in rates.values() for rate in lanes.values() for n in rate]
 
 
-def _differ(was: float | None, now: float | None) -> bool:
-    return now is not None and (was is None or abs(now - was) > _NEWS * was)
+def _has_changed(before: float | None, after: float | None) -> bool:
+    return after is not None and (before is None or abs(after - before) > _CHANGE_THRESHOLD * before)
 
 
-def _newer(before: float | None, now: float) -> float:
-    return now if before is None else before + _LANE_SMOOTHING * (now - before)
+def _smooth(before: float | None, now: float) -> float:
+    return now if before is None else before + _NEWEST_WEIGHT * (now - before)
 
 
 # Who runs a batch's operators: one thread, several, or other processes too. What took less time in batches like it.
@@ -202,67 +208,69 @@ def _newer(before: float | None, now: float) -> float:
 # times the shorter counts. Then it is tried again now and then.
 
 
-SEVERAL, ONE, PROCESSES = "several threads", "one thread", "several processes"
+SEVERAL_THREADS, ONE_THREAD, SEVERAL_PROCESSES = "several threads", "one thread", "several processes"
 
-_SCHEDULER_SMOOTHING = 0.3
+_NEWEST_WEIGHT = 0.3
 """Weight of the newest measurement."""
-_AGAIN = 16
+_RETRY_INTERVAL = 16
 """Batches after which a way that was slower is tried again; if it took half as much again, four times as many."""
-_SOON = 2
+_SECOND_TRY_INTERVAL = 2
 """Batches after which a way is tried for the second time."""
-_MUCH = 1.5
-_MOST_SORTS = 64
+_SLOW_FACTOR = 1.5
+_MAX_WORKLOADS = 64
 
 
 @dataclass
-class _Sort:
+class _WorkloadTimes:
     """Batches that are alike: how many there were, the seconds for a row each way, when and how often it was taken."""
 
     count: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    last: dict[str, int] = field(default_factory=dict)
-    times: Counter[str] = field(default_factory=Counter)
+    seconds_per_row: dict[str, float] = field(default_factory=dict)
+    last_tried: dict[str, int] = field(default_factory=dict)
+    attempts: Counter[str] = field(default_factory=Counter)
 
 
-class Hands:
+class SchedulerCostModel:
     """What is known of the batches of one stage."""
 
     def __init__(self) -> None:
-        self._sorts: OrderedDict[Hashable, _Sort] = OrderedDict()
+        self._workloads: OrderedDict[Hashable, _WorkloadTimes] = OrderedDict()
 
-    def way(self, sort: Hashable, ways: Sequence[str]) -> str:
+    def choose(self, workload: Hashable, schedulers: Sequence[str]) -> str:
         """Which of these ways such a batch is to be run."""
-        known = self._sorts.get(sort, _Sort())
-        untried = [way for way in ways if way not in known.seconds]
+        known = self._workloads.get(workload, _WorkloadTimes())
+        untried = [way for way in schedulers if way not in known.seconds_per_row]
         if untried:
             return untried[0]
-        best, *others = sorted(ways, key=known.seconds.__getitem__)
+        best, *others = sorted(schedulers, key=known.seconds_per_row.__getitem__)
         for way in others:
-            is_much = known.seconds[way] > _MUCH * known.seconds[best]
-            pause = 4 * _AGAIN if is_much else _AGAIN if known.times[way] > 1 else _SOON
-            if known.count - known.last[way] >= pause:
+            is_much = known.seconds_per_row[way] > _SLOW_FACTOR * known.seconds_per_row[best]
+            pause = (
+                4 * _RETRY_INTERVAL if is_much else _RETRY_INTERVAL if known.attempts[way] > 1 else _SECOND_TRY_INTERVAL
+            )
+            if known.count - known.last_tried[way] >= pause:
                 return way
         return best
 
-    def seen(self, sort: Hashable) -> int:
+    def batch_count(self, workload: Hashable) -> int:
         """How many such batches there were."""
-        return self._sorts.get(sort, _Sort()).count
+        return self._workloads.get(workload, _WorkloadTimes()).count
 
-    def learn(self, sort: Hashable, way: str, rows: int, seconds: float) -> None:
+    def observe(self, workload: Hashable, scheduler: str, rows: int, seconds: float) -> None:
         """Such a batch was run so."""
-        known = self._sorts.setdefault(sort, _Sort())
-        self._sorts.move_to_end(sort)
+        known = self._workloads.setdefault(workload, _WorkloadTimes())
+        self._workloads.move_to_end(workload)
         known.count += 1
         if known.count > 1:
             now = seconds / max(1, rows)
-            before = known.seconds.get(way, now)
-            known.times[way] += 1
-            known.seconds[way] = (
-                min(before, now) if known.times[way] == 2 else before + _SCHEDULER_SMOOTHING * (now - before)
+            before = known.seconds_per_row.get(scheduler, now)
+            known.attempts[scheduler] += 1
+            known.seconds_per_row[scheduler] = (
+                min(before, now) if known.attempts[scheduler] == 2 else before + _NEWEST_WEIGHT * (now - before)
             )
-            known.last[way] = known.count
-        if len(self._sorts) > _MOST_SORTS:
-            self._sorts.popitem(last=False)
+            known.last_tried[scheduler] = known.count
+        if len(self._workloads) > _MAX_WORKLOADS:
+            self._workloads.popitem(last=False)
 
 
 # When a batch changes most rows, making the views anew is cheaper than maintaining them.
@@ -271,29 +279,29 @@ class Hands:
 # between 0.7 and 1. Tables that were loaded after their views were made are beyond it by nature.
 
 
-SHARE = 0.75
+REBUILD_SHARE = 0.75
 _MIN_REBUILD_ROWS = 50_000
 
 
-def rows_beyond(store: Store, flow: Flow, after: int, about: int) -> int | None:
+def rebuild_rows(store: Store, dataflow: Dataflow, after: int, pending_rows: int) -> int | None:
     """The changed rows that wait, if they are so many that the views are better made anew; else None.
 
     `about`: how many wait in all tables. A store that cannot count its changes never says so.
     """
-    if about < _MIN_REBUILD_ROWS or not store.capabilities.before_images:
+    if pending_rows < _MIN_REBUILD_ROWS or not store.capabilities.before_images:
         return None
-    tables = list(flow.used)
+    tables = list(dataflow.used_columns)
     waiting = store.pending(after, tables).rows
-    if waiting < _MIN_REBUILD_ROWS or waiting < SHARE * sum(store.count(flow.tables[t]) for t in tables):
+    if waiting < _MIN_REBUILD_ROWS or waiting < REBUILD_SHARE * sum(store.count(dataflow.tables[t]) for t in tables):
         return None
     return waiting
 
 
-def crossover_text(names: list[str]) -> str:
+def rebuild_note(names: list[str]) -> str:
     """What EXPLAIN says of it."""
     return (
         f"rebuilt from the tables, not maintained, in a batch that changes {_MIN_REBUILD_ROWS:,} rows or more and "
-        f"at least {SHARE:.0%} of those of all tables that views use ({', '.join(names)})"
+        f"at least {REBUILD_SHARE:.0%} of those of all tables that views use ({', '.join(names)})"
     )
 
 
@@ -306,20 +314,20 @@ def crossover_text(names: list[str]) -> str:
 # an error, with nothing published.
 
 
-EXPANSION = 16
+MEMORY_EXPANSION = 16
 """Bytes of memory for each byte of the log: a guess on the safe side, which halving corrects where it is not."""
 
-RAN_OUT = (OutOfMemory, MemoryError, duckdb.OutOfMemoryException)
+OUT_OF_MEMORY_ERRORS = (OutOfMemory, MemoryError, duckdb.OutOfMemoryException)
 
 
-def out_of_memory(where: str) -> OutOfMemory:
+def out_of_memory_error(place: str) -> OutOfMemory:
     return OutOfMemory(
-        f"Memory ran out in {where}.",
+        f"Memory ran out in {place}.",
         hint="Nothing was published. Write in smaller calls, or give the process more memory.",
     )
 
 
-def fitting(waiting: Pending, memory: int) -> int | None:
+def fitting_rows(pending: PendingChanges, memory: int) -> int | None:
     """The rows of what waits that fit; None if all do."""
-    needed = waiting.size * EXPANSION
-    return None if needed <= memory else max(1, waiting.rows * memory // needed)
+    needed = pending.size * MEMORY_EXPANSION
+    return None if needed <= memory else max(1, pending.rows * memory // needed)

@@ -15,42 +15,42 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.capture.partition_store import Kept, part_in, save_part
-from viewkeeper.capture.partitions import Part, at_cut, gaps, is_large
-from viewkeeper.capture.snapshot import Progress, table_at, whole_table
-from viewkeeper.model.delta import weighted
+from viewkeeper.capture.partition_store import PartitionStore, read_partition, write_partition
+from viewkeeper.capture.partitions import TablePartition, is_large, missing_ranges, partition_at_cut
+from viewkeeper.capture.snapshot import Progress, scan_table_at, table_at_cut
+from viewkeeper.model.delta import with_weight
 from viewkeeper.model.schema import WEIGHT, Table
-from viewkeeper.resources.memory import PIECE_ROWS, Memory
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.memory import MAX_PIECE_ROWS, MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.consolidate import consolidate
 from viewkeeper.state.run import Arrangement, Run
-from viewkeeper.state.run_file import RunEntry, open_run, wholes
+from viewkeeper.state.run_file import RunEntry, group_pieces, open_run
 from viewkeeper.store.contract.store import Store
 from viewkeeper.store.registry import open_store
 
 
-class Share(Protocol):
+class InputSplit(Protocol):
     """A part of the rows that a task can fetch where it runs."""
 
-    def fetch(self, duck: Duck, memory: Memory) -> pa.Table: ...
+    def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table: ...
 
 
-class Given(Protocol):
+class InputSource(Protocol):
     """The output of an operator that is not computed in this batch but known."""
 
     @property
     def count(self) -> int | None:
         """How many rows, if that is known beforehand."""
 
-    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
+    def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         """All rows, as a consolidated delta; in a file, if they are many."""
 
-    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
+    def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
         """The same rows in shares for `parts` tasks, dealt out by turns: one for each at most, or as many for each."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class MemoryRows:
     """Rows in memory; as a share they travel inside the job."""
 
     table: pa.Table
@@ -59,15 +59,15 @@ class Rows:
     def count(self) -> int:
         return int(self.table.num_rows)
 
-    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
+    def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         return self.table
 
-    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
+    def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         return self.table
 
-    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
-        step = max(1, -(-self.table.num_rows // parts))
-        return [Rows(self.table.slice(at, step)) for at in range(0, self.table.num_rows, step)]
+    def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
+        step = max(1, -(-self.table.num_rows // task_count))
+        return [MemoryRows(self.table.slice(at, step)) for at in range(0, self.table.num_rows, step)]
 
 
 @dataclass(frozen=True)
@@ -78,40 +78,40 @@ class FileRows:
     start: int
     stop: int
 
-    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
+    def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         with pa.memory_map(self.path) as file:
             return pa.ipc.open_file(file).read_all().slice(self.start, self.stop - self.start)
 
 
-def is_empty(given: Given) -> bool:
+def is_empty(source: InputSource) -> bool:
     """Whether it is known to have no rows. What a store counts says nothing of a cut: rows come and go meanwhile."""
-    return isinstance(given, (Rows, ImageRows)) and given.count == 0
+    return isinstance(source, (MemoryRows, ImageRows)) and source.count == 0
 
 
-def filed(rows: pa.Table, path: str, parts: int) -> Sequence[Share]:
+def write_splits(rows: pa.Table, path: str, count: int) -> Sequence[InputSplit]:
     """The rows written down, in `parts` shares: what is mapped need not travel."""
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
-    edges = [rows.num_rows * i // parts for i in range(parts + 1)]
+    edges = [rows.num_rows * i // count for i in range(count + 1)]
     return [FileRows(path, start, stop) for start, stop in pairwise(edges)]
 
 
 @dataclass(frozen=True)
-class Computed:
+class Deferred:
     """Rows that the driver works out when they are asked for."""
 
-    make: Callable[[], pa.Table]
+    compute: Callable[[], pa.Table]
 
     @property
     def count(self) -> None:
         return None
 
-    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
-        found = self.make()
-        return memory.aside(found) if found.nbytes > memory.waiting else found
+    def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
+        found = self.compute()
+        return memory.spill(found) if found.nbytes > memory.buffer_bytes else found
 
-    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
-        return Rows(self.make()).shares(duck, parts, memory)
+    def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
+        return MemoryRows(self.compute()).splits(statements, task_count, memory)
 
 
 @dataclass(frozen=True)
@@ -128,28 +128,28 @@ class ImageRows:
     def count(self) -> int:
         return sum(e.rows for e in self.entries)
 
-    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
-        parts = -(-sum(e.length for e in self.entries) // memory.waiting) if len(self.entries) > 1 else 1
+    def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
+        parts = -(-sum(e.length for e in self.entries) // memory.buffer_bytes) if len(self.entries) > 1 else 1
         if parts == 1:
-            return self.fetch(duck, memory)
+            return self.fetch(statements, memory)
         return pa.concat_tables(
-            [memory.aside(share.fetch(duck, memory)) for share in self.shares(duck, 4 * parts, memory)]
+            [memory.spill(share.fetch(statements, memory)) for share in self.splits(statements, 4 * parts, memory)]
         )
 
-    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
-        entries = [e for e in self.entries if e.has(self.low, self.high)] or self.entries[:1]
-        runs = [_between(open_run(self.directory, e, verify=False), self.low, self.high) for e in entries]
+    def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
+        entries = [e for e in self.entries if e.overlaps(self.low, self.high)] or self.entries[:1]
+        runs = [_hash_range(open_run(self.directory, e, verify=False), self.low, self.high) for e in entries]
         rows = Arrangement(tuple(runs)).rows(list(self.columns))
         # One run is consolidated by itself: merging consolidates, and a first load's rows are distinct by key.
-        return rows if len(wholes(entries)) == 1 else consolidate(duck, rows)
+        return rows if len(group_pieces(entries)) == 1 else consolidate(statements, rows)
 
-    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
-        edges = [2**64 * i // parts for i in range(parts + 1)]
+    def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
+        edges = [2**64 * i // task_count for i in range(task_count + 1)]
         return [ImageRows(self.directory, self.entries, self.columns, low, high - 1) for low, high in pairwise(edges)]
 
 
 @dataclass(frozen=True)
-class LogRows:
+class LogRange:
     """What write calls did to a table, from the store's log: whole, or a share of it.
 
     One call names a key once, so its shares need not be consolidated with each other; those of `several` must be,
@@ -160,32 +160,34 @@ class LogRows:
     table: Table
     columns: tuple[str, ...]
     after: int
-    upto: int
+    cut: int
     count: int
-    several: bool = False
-    part: int = 0
-    parts: int = 1
+    has_several_calls: bool = False
+    partition: int = 0
+    partitions: int = 1
 
-    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
-        return self.fetch(duck, memory)
+    def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
+        return self.fetch(statements, memory)
 
-    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
+    def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         store = open_store(self.url, "r")
         try:
-            wanted = (self.table, self.columns, self.after, self.upto)
-            return store.part_of_changes(*wanted, self.part, self.parts)
+            wanted = (self.table, self.columns, self.after, self.cut)
+            return store.changes_partition(*wanted, self.partition, self.partitions)
         finally:
             store.close()
 
-    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
+    def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
         """A share that is read at once is one piece: a task has several of them where there is much."""
-        whole = (self.url, self.table, self.columns, self.after, self.upto, self.count, self.several)
-        pieces = parts * max(1, -(-2 * self.count // (parts * PIECE_ROWS)))  # of an update the row before and after
-        return [LogRows(*whole, part, pieces) for part in range(pieces)]
+        whole = (self.url, self.table, self.columns, self.after, self.cut, self.count, self.has_several_calls)
+        pieces = task_count * max(
+            1, -(-2 * self.count // (task_count * MAX_PIECE_ROWS))
+        )  # of an update the row before and after
+        return [LogRange(*whole, part, pieces) for part in range(pieces)]
 
 
 @dataclass(frozen=True)
-class StoreRows:
+class TableScanSplit:
     """A base table scanned from the store at a cut, whole or a range of keys.
 
     `read`: the file with what a load before this one has read of it. `keep`: where what is read here outlives the job.
@@ -197,28 +199,34 @@ class StoreRows:
     cut: int
     start: bytes | None = None
     stop: bytes | None = None
-    read: str = ""
-    keep: str | None = None
+    saved_file: str = ""
+    save_directory: str | None = None
 
-    def fetch(self, duck: Duck, memory: Memory) -> pa.Table:
+    def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         store = open_store(self.url, "r")
         try:
-            part = part_in(self.read, self.columns) if self.read else None
+            part = read_partition(self.saved_file, self.columns) if self.saved_file else None
             if part is not None:
-                there = at_cut(store, self.table, self.columns, part, self.cut, partial(consolidate, duck))
+                there = partition_at_cut(
+                    store, self.table, self.columns, part, self.cut, partial(consolidate, statements)
+                )
                 if there is not None:
-                    return weighted(there, 1)
-            rows, clean = table_at(store, self.table, self.columns, self.cut, memory, None, self.start, self.stop)
+                    return with_weight(there, 1)
+            rows, clean = scan_table_at(store, self.table, self.columns, self.cut, memory, None, self.start, self.stop)
         finally:
             store.close()
-        rows = rows if clean else consolidate(duck, rows)
-        if self.keep is not None:
-            save_part(self.keep, self.table, Part(self.start, self.stop, self.cut, rows.drop_columns([WEIGHT])))
+        rows = rows if clean else consolidate(statements, rows)
+        if self.save_directory is not None:
+            write_partition(
+                self.save_directory,
+                self.table,
+                TablePartition(self.start, self.stop, self.cut, rows.drop_columns([WEIGHT])),
+            )
         return rows
 
 
 @dataclass(frozen=True)
-class StoreScan:
+class TableScan:
     """A base table that has no image yet (or a narrower one)."""
 
     store: Store
@@ -226,39 +234,39 @@ class StoreScan:
     columns: tuple[str, ...]
     cut: int
     progress: Progress | None
-    parts: tuple[Part, ...] = ()
+    partitions: tuple[TablePartition, ...] = ()
     """What was scanned of it already."""
-    kept: Kept | None = None
+    partition_store: PartitionStore | None = None
 
     @property
     def count(self) -> int:
         return self.store.count(self.table)
 
-    def rows(self, duck: Duck, memory: Memory) -> pa.Table:
-        net = partial(consolidate, duck)
+    def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
+        net = partial(consolidate, statements)
         wanted = (self.store, self.table, self.columns, self.cut, net, memory)
-        return whole_table(*wanted, self.progress, self.parts, self.kept)
+        return table_at_cut(*wanted, self.progress, self.partitions, self.partition_store)
 
-    def shares(self, duck: Duck, parts: int, memory: Memory) -> Sequence[Share]:
-        if not self.store.shows_past(self.table):
-            return Rows(self.rows(duck, memory)).shares(duck, parts, memory)
-        found = [] if self.kept is None else self.kept.find(self.table, self.columns)
+    def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
+        if not self.store.can_scan_at(self.table):
+            return MemoryRows(self.read(statements, memory)).splits(statements, task_count, memory)
+        found = [] if self.partition_store is None else self.partition_store.find_partitions(self.table, self.columns)
         keep = None
-        if self.kept is not None and is_large(self.store, self.table):
-            self.kept.begin(self.cut)
-            keep = self.kept.shared
+        if self.partition_store is not None and is_large(self.store, self.table):
+            self.partition_store.hold_log(self.cut)
+            keep = self.partition_store.shared_directory
         if found and self.progress is not None:
             done = sum(part.rows.num_rows for part in found)
             self.progress(f"resuming {self.table.name}", done, max(done, self.count))
         whole = (self.store.url, self.table, self.columns, self.cut)
-        left = gaps(found, self.store.split_points(self.table, parts))
+        left = missing_ranges(found, self.store.split_points(self.table, task_count))
         return [
-            *(StoreRows(*whole, part.start, part.stop, read=part.file) for part in found),
-            *(StoreRows(*whole, start, stop, keep=keep) for start, stop in left),
+            *(TableScanSplit(*whole, part.start, part.stop, saved_file=part.file) for part in found),
+            *(TableScanSplit(*whole, start, stop, save_directory=keep) for start, stop in left),
         ]
 
 
-def _between(run: Run, low: int, high: int) -> Run:
+def _hash_range(run: Run, low: int, high: int) -> Run:
     first = int(np.searchsorted(run.hashes, np.uint64(low), "left"))
     last = int(np.searchsorted(run.hashes, np.uint64(high), "right"))
     return Run(run.rows.slice(first, last - first))

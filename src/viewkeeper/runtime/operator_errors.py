@@ -39,7 +39,7 @@ PROCESS_FAULTS = (
 """Errors of the machine, of the store, of the lease, or of damaged state."""
 
 
-class Blamed(NamedTuple):
+class FailedMember(NamedTuple):
     """A member of a family whose rows fail: the table of its parameters, the key in it, and the error."""
 
     parameters: int
@@ -47,37 +47,39 @@ class Blamed(NamedTuple):
     message: str
 
 
-class Failed(EvaluationError):
+class OperatorError(EvaluationError):
     """An operator raised an error; the message names a row where one could be found. `members`: the members of a family
     that it fails for."""
 
-    def __init__(self, operator: str, message: str, members: Sequence[Blamed] = ()) -> None:
+    def __init__(self, operator: str, message: str, members: Sequence[FailedMember] = ()) -> None:
         self.operator = operator
         self.members = tuple(members)
         super().__init__(message)
 
 
 @contextmanager
-def attributed_to(operator: str, find_row: Callable[[Exception], Failed | None] | None = None) -> Iterator[None]:
+def attribute_errors(
+    operator: str, find_row: Callable[[Exception], OperatorError | None] | None = None
+) -> Iterator[None]:
     """Raise what the block raises as Failed of this operator, unless it is a fault of the process.
 
     `find_row` may look for the row that the error comes from; what the search itself raises is ignored.
     """
     try:
         yield
-    except (Failed, *PROCESS_FAULTS):
+    except (OperatorError, *PROCESS_FAULTS):
         raise
     except Exception as error:
         found = None
         if find_row is not None:
             with suppress(Exception):
                 found = find_row(error)
-        raise found or Failed(operator, described(error)) from error
+        raise found or OperatorError(operator, describe_error(error)) from error
 
 
-def described(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The error in one line: its condition if rows cause it, else its class and its text."""
-    if (known := expressions.error_code(error)) is not None:
+    if (known := expressions.translate_error(error)) is not None:
         return known.message
     if isinstance(error, ViewkeeperError):
         return error.message
@@ -85,6 +87,6 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
 
 
-def is_of_data(error: Exception) -> bool:
+def is_data_error(error: Exception) -> bool:
     """Whether the values of a row cause such an error; others are defects, whatever row they are met with."""
-    return isinstance(error, (TooLarge, BadValue)) or expressions.error_code(error) is not None
+    return isinstance(error, (TooLarge, BadValue)) or expressions.translate_error(error) is not None

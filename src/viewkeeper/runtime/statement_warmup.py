@@ -24,30 +24,30 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from viewkeeper import expressions
-from viewkeeper.resources.directory import Directory
-from viewkeeper.resources.duckdb_pool import Crew
-from viewkeeper.resources.prepared_statements import Known
+from viewkeeper.resources.directory import StateDirectory
+from viewkeeper.resources.duckdb_pool import DuckDBPool
+from viewkeeper.resources.prepared_statements import StatementKey
 
-FILE = "statements.json"
-_AFTER = 0.1
+STATEMENTS_FILE = "statements.json"
+_START_DELAY = 0.1
 """Seconds after which it begins: a command that makes one batch has ended by then, or is within it."""
-_BETWEEN = 30.0
+_SAVE_INTERVAL = 30.0
 """Seconds between two times that new statements are noted."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
-class Preparing:
+class StatementWarmup:
     """Notes what `crew` has prepared in `directory`, and prepares what was noted there. `close` ends it."""
 
-    def __init__(self, crew: Crew, directory: Directory) -> None:
-        self._crew = crew
+    def __init__(self, pool: DuckDBPool, directory: StateDirectory) -> None:
+        self._pool = pool
         self._directory = directory
-        self._ending = threading.Event()
-        self._free = threading.Event()
-        self._free.set()
-        self._noted: frozenset[Known] | None = None
-        self._looked = 0
-        self._last = time.monotonic()
+        self._stopping = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._saved: frozenset[StatementKey] | None = None
+        self._saved_count = 0
+        self._last_saved = time.monotonic()
         self.done = threading.Event()
         """Set when nothing is left to prepare."""
         self._thread = threading.Thread(target=self._run, name="viewkeeper-preparing", daemon=True)
@@ -55,74 +55,76 @@ class Preparing:
 
     def close(self) -> None:
         """End after the statement that is being prepared; what is new is noted. Again is no error."""
-        self._ending.set()
-        self._free.set()
+        self._stopping.set()
+        self._idle.set()
         self._thread.join()
-        self.note(now=True)
+        self.save(force=True)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """While a batch runs it prepares what it needs by itself, and nothing else is prepared; then it is noted."""
-        self._free.clear()
+        self._idle.clear()
         try:
             yield
         finally:
-            self._free.set()
-        self.note()
+            self._idle.set()
+        self.save()
 
-    def note(self, now: bool = False) -> None:
+    def save(self, force: bool = False) -> None:
         """Note what is new, now and then: it costs as much as a statement, and a maintainer that dies loses little."""
-        made = self._crew.made
-        if made == self._looked or (not now and time.monotonic() < self._last + _BETWEEN):
+        made = self._pool.prepared_count
+        if made == self._saved_count or (not force and time.monotonic() < self._last_saved + _SAVE_INTERVAL):
             return
-        self._looked, self._last = made, time.monotonic()
-        known = self._crew.known()
+        self._saved_count, self._last_saved = made, time.monotonic()
+        known = self._pool.statement_keys()
         try:
-            before = self._read() if self._noted is None else self._noted
+            before = self._read_file() if self._saved is None else self._saved
             if known <= before:
                 return
-            self._write(known)
-            self._noted = known
+            self._write_file(known)
+            self._saved = known
         except Exception as error:  # a full disk, a directory elsewhere that cannot be reached
             _log.debug("statements were not noted: %s", error)
 
     def _run(self) -> None:
-        if self._ending.wait(_AFTER):
+        if self._stopping.wait(_START_DELAY):
             return
         try:
-            self._noted = self._read()
-            for statement in sorted(self._noted, key=lambda known: known[0]):
-                self._free.wait()
-                if self._ending.is_set():
+            self._saved = self._read_file()
+            for statement in sorted(self._saved, key=lambda known: known[0]):
+                self._idle.wait()
+                if self._stopping.is_set():
                     return
-                self._crew.prepare(statement)
+                self._pool.prepare(statement)
         except Exception as error:  # then the batches do it
             _log.debug("statements were not prepared ahead: %s", error)
         finally:
             self.done.set()
 
-    def _read(self) -> frozenset[Known]:
-        path = self._directory.fetch(FILE, again=not self._directory.is_local)
+    def _read_file(self) -> frozenset[StatementKey]:
+        path = self._directory.fetch(STATEMENTS_FILE, refresh=not self._directory.is_local)
         try:
             said = json.loads(path.read_bytes())
             if said["fingerprint"] != expressions.fingerprint():
                 return frozenset()
-            return frozenset((text, *((n, _schema(s)) for n, s in inputs)) for text, inputs in said["statements"])
+            return frozenset(
+                (text, *((n, _schema_from_text(s)) for n, s in inputs)) for text, inputs in said["statements"]
+            )
         except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
             return frozenset()
 
-    def _write(self, known: frozenset[Known]) -> None:
-        said = [[text, [[name, _text(schema)] for name, schema in inputs]] for text, *inputs in known]
-        path = self._directory / FILE
-        fresh = path.with_name(f".{FILE}")
+    def _write_file(self, statements: frozenset[StatementKey]) -> None:
+        said = [[text, [[name, _schema_to_text(schema)] for name, schema in inputs]] for text, *inputs in statements]
+        path = self._directory / STATEMENTS_FILE
+        fresh = path.with_name(f".{STATEMENTS_FILE}")
         fresh.write_text(json.dumps({"fingerprint": expressions.fingerprint(), "statements": said}))
         fresh.replace(path)
-        self._directory.save(FILE)
+        self._directory.upload(STATEMENTS_FILE)
 
 
-def _text(schema: pa.Schema) -> str:
+def _schema_to_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize()).decode()
 
 
-def _schema(text: str) -> pa.Schema:
+def _schema_from_text(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

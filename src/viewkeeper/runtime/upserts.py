@@ -16,103 +16,120 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.model.delta import identical_at
+from viewkeeper.model.delta import identical_rows_at
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.int128 import Ints
-from viewkeeper.model.names import COUNT, TIMES, WEIGHT, quoted
+from viewkeeper.model.names import COUNT, WEIGHT, WEIGHT_SUM, quoted
 from viewkeeper.model.schema import Table
-from viewkeeper.resources.memory import Memory, bytes_of
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.memory import MemoryBudget, table_bytes
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.consolidate import consolidate
 from viewkeeper.store.contract.store import StreamChange, ViewChange
 
-_ONE_PART = 1 << 10
+_MIN_DIVIDED_ROWS = 1 << 10
 """Rows that are one part, as they are one piece, however long they are."""
-_BY_PYTHON = 32
+_MAX_PYTHON_ROWS = 32
 """Of so few rows Python tells sooner which keys are the same."""
-_EQUAL = frozenset(
+_COMPARABLE_TYPES = frozenset(
     kind.id for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.decimal128(1))
 )
 """Types of which Python's values are equal where the key's bytes are."""
-_PIECES = 1
+_PIECES_PER_PART = 1
 """Pieces that are one part's work: its rows are copied several times, its keys encoded and compared."""
 
 
-class Counted(Protocol):
+class StoredRowCounts(Protocol):
     """Who knows how often a bag's rows are there."""
 
-    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table: ...
+    def get_rows(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table: ...
 
 
-def resolve(
-    duck: Duck, store: Counted, table: Table, deltas: Sequence[pa.Table], memory: Memory
+def resolve_upserts(
+    statements: PreparedStatements,
+    row_counts: StoredRowCounts,
+    table: Table,
+    deltas: Sequence[pa.Table],
+    memory: MemoryBudget,
 ) -> ViewChange | StreamChange | None:
     """The change of one view, from everything that reached its sink; None when nothing is left of it."""
     if not deltas:
         return None
     delta = deltas[0] if len(deltas) == 1 else pa.concat_tables(deltas, promote_options="permissive")
     delta = delta.rename_columns([*(c.name for c in table.columns), WEIGHT])
-    parts = 1 if delta.num_rows <= _ONE_PART else -(-bytes_of(delta) // (_PIECES * memory.piece))
-    if parts <= 1 or not table.key:
-        return _resolved(duck, store, table, delta.combine_chunks())
-    found = (
-        _aside(_resolved(duck, store, table, rows), memory) for rows in _divided(duck, table, delta, parts, memory)
+    parts = (
+        1 if delta.num_rows <= _MIN_DIVIDED_ROWS else -(-table_bytes(delta) // (_PIECES_PER_PART * memory.piece_bytes))
     )
-    return _together(table, [change for change in found if change is not None])
+    if parts <= 1 or not table.key:
+        return _resolve_piece(statements, row_counts, table, delta.combine_chunks())
+    found = (
+        _spill_change(_resolve_piece(statements, row_counts, table, rows), memory)
+        for rows in _divide_by_key(statements, table, delta, parts, memory)
+    )
+    return _concat_changes(table, [change for change in found if change is not None])
 
 
-def _resolved(duck: Duck, store: Counted, table: Table, delta: pa.Table) -> ViewChange | StreamChange | None:
-    delta = _typed(table, delta)
+def _resolve_piece(
+    statements: PreparedStatements, row_counts: StoredRowCounts, table: Table, delta: pa.Table
+) -> ViewChange | StreamChange | None:
+    delta = _cast_to_table(table, delta)
     if not table.is_bag:
-        return _keyed(duck, table, delta)
+        return _resolve_keyed(statements, table, delta)
     # A bag's key is the whole row, in which −0.0 and 0.0 are one; elsewhere an update from one to the other shows.
-    net = merged(duck, table, delta)
+    net = merge_bag_rows(statements, table, delta)
     if net.num_rows == 0:
         return None
-    return _bag(duck, store, table, net) if table.is_stored else StreamChange(table, _typed(table, net))
+    return (
+        _resolve_bag(statements, row_counts, table, net)
+        if table.is_stored
+        else StreamChange(table, _cast_to_table(table, net))
+    )
 
 
-def _divided(duck: Duck, table: Table, delta: pa.Table, parts: int, memory: Memory) -> Iterator[pa.Table]:
+def _divide_by_key(
+    statements: PreparedStatements, table: Table, delta: pa.Table, part_count: int, memory: MemoryBudget
+) -> Iterator[pa.Table]:
     """The rows by key: all of a key are in one part."""
     keys = [k.column for k in table.key]
-    part = f"SELECT CAST(hash({', '.join(map(quoted, keys))}) % {parts} AS BIGINT) AS part FROM input"
+    part = f"SELECT CAST(hash({', '.join(map(quoted, keys))}) % {part_count} AS BIGINT) AS part FROM input"
     pieces = list(memory.pieces(delta))
-    numbers = [duck.run(part, input=piece.select(keys))["part"].to_numpy() for piece in pieces]
-    for number in range(parts):
+    numbers = [statements.run(part, input=piece.select(keys))["part"].to_numpy() for piece in pieces]
+    for number in range(part_count):
         chosen = [(p, np.flatnonzero(n == number)) for p, n in zip(pieces, numbers, strict=True)]
         rows = [piece.combine_chunks().take(pa.array(places)) for piece, places in chosen if len(places)]
         if rows:
             yield pa.concat_tables(rows).combine_chunks()
 
 
-def _aside(change: ViewChange | StreamChange | None, memory: Memory) -> ViewChange | StreamChange | None:
+def _spill_change(change: ViewChange | StreamChange | None, memory: MemoryBudget) -> ViewChange | StreamChange | None:
     if isinstance(change, ViewChange):
-        return ViewChange(change.table, memory.aside(change.puts), change.deletes)
-    return change if change is None else StreamChange(change.table, memory.aside(change.delta))
+        return ViewChange(change.table, memory.spill(change.puts), change.deletes)
+    return change if change is None else StreamChange(change.table, memory.spill(change.delta))
 
 
-def _together(table: Table, found: Sequence[ViewChange | StreamChange]) -> ViewChange | StreamChange | None:
-    if not found:
+def _concat_changes(table: Table, changes: Sequence[ViewChange | StreamChange]) -> ViewChange | StreamChange | None:
+    if not changes:
         return None
-    streams = [change.delta for change in found if isinstance(change, StreamChange)]
+    streams = [change.delta for change in changes if isinstance(change, StreamChange)]
     if streams:
         return StreamChange(table, pa.concat_tables(streams))
-    stored = [change for change in found if isinstance(change, ViewChange)]
+    stored = [change for change in changes if isinstance(change, ViewChange)]
     return ViewChange(table, *(pa.concat_tables([getattr(c, side) for c in stored]) for side in ("puts", "deletes")))
 
 
-def merged(duck: Duck, table: Table, delta: pa.Table) -> pa.Table:
+def merge_bag_rows(statements: PreparedStatements, table: Table, delta: pa.Table) -> pa.Table:
     """A bag's rows, each once, with its weight."""
     columns = ", ".join(quoted(c.name) for c in table.columns)
     weight = f"CAST(sum({WEIGHT}) AS BIGINT) AS {WEIGHT}"
-    return duck.run(f"SELECT {columns}, {weight} FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0", input=delta)
+    return statements.run(
+        f"SELECT {columns}, {weight} FROM input GROUP BY {columns} HAVING sum({WEIGHT}) <> 0", input=delta
+    )
 
 
-def _keyed(duck: Duck, table: Table, delta: pa.Table) -> ViewChange | StreamChange | None:
-    pairs = _pairs(table, delta)
+def _resolve_keyed(statements: PreparedStatements, table: Table, delta: pa.Table) -> ViewChange | StreamChange | None:
+    pairs = _pair_rows(table, delta)
     if pairs is None:  # rows that come and go again between two states of the view
-        delta = _typed(table, consolidate(duck, delta))
-        pairs = _pairs(table, delta)
+        delta = _cast_to_table(table, consolidate(statements, delta))
+        pairs = _pair_rows(table, delta)
         if pairs is None:
             raise Contradiction(f"{table.name} would have several rows of one key.")
     new, old = pairs
@@ -132,13 +149,13 @@ def _keyed(duck: Duck, table: Table, delta: pa.Table) -> ViewChange | StreamChan
     return ViewChange(table, rows.take(pa.array(puts)), gone_keys)
 
 
-def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
+def _pair_rows(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
     """For each key the places of its new row and of its old one, −1 where there is none or they are the same.
 
     None if a key has more than one of either: then the delta has to be consolidated first.
     """
     weights = delta[WEIGHT].to_numpy()
-    keys = _numbered(table, delta)
+    keys = _number_keys(table, delta)
     count = int(keys.max()) + 1 if len(keys) else 0
     sides = []
     for weight in (1, -1):
@@ -152,35 +169,37 @@ def _pairs(table: Table, delta: pa.Table) -> tuple[Ints, Ints] | None:
     if np.count_nonzero(new >= 0) + np.count_nonzero(old >= 0) < len(weights):
         return None
     both = np.flatnonzero((new >= 0) & (old >= 0))
-    same = both[identical_at(delta, new[both], old[both], but=WEIGHT)]
+    same = both[identical_rows_at(delta, new[both], old[both], ignored_column=WEIGHT)]
     new[same] = old[same] = -1
     return new, old
 
 
-def _numbered(table: Table, delta: pa.Table) -> Ints:
+def _number_keys(table: Table, delta: pa.Table) -> Ints:
     """A number for each row, the same for those of one key."""
     columns = [delta.column(k.column) for k in table.key]
-    if delta.num_rows > _BY_PYTHON or not all(c.type.id in _EQUAL for c in columns):
+    if delta.num_rows > _MAX_PYTHON_ROWS or not all(c.type.id in _COMPARABLE_TYPES for c in columns):
         return np.asarray(encode_keys(table, delta).dictionary_encode().indices)
     numbers: dict[Any, int] = {}
-    keys = zip(*map(_plain, columns), strict=True) if columns else [()] * delta.num_rows
+    keys = zip(*map(_python_values, columns), strict=True) if columns else [()] * delta.num_rows
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
+def _python_values(column: pa.ChunkedArray) -> list[Any]:
     """Values of which Python says what is equal; those of strings as bytes, which need not be decoded."""
     told: list[Any] = (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist()
     return told
 
 
-def _bag(duck: Duck, store: Counted, table: Table, net: pa.Table) -> ViewChange:
-    keys = _typed(table, net.select([k.column for k in table.key]))
-    stored = store.get_many(table, keys)
+def _resolve_bag(
+    statements: PreparedStatements, row_counts: StoredRowCounts, table: Table, net: pa.Table
+) -> ViewChange:
+    keys = _cast_to_table(table, net.select([k.column for k in table.key]))
+    stored = row_counts.get_rows(table, keys)
     columns = [quoted(c.name) for c in table.columns]
     listed = ", ".join(columns)
-    counted = duck.run(
-        f"""SELECT {listed}, CAST(sum({TIMES}) AS BIGINT) AS {COUNT}
-            FROM (SELECT {listed}, {COUNT} AS {TIMES} FROM stored UNION ALL SELECT {listed}, {WEIGHT} FROM net)
+    counted = statements.run(
+        f"""SELECT {listed}, CAST(sum({WEIGHT_SUM}) AS BIGINT) AS {COUNT}
+            FROM (SELECT {listed}, {COUNT} AS {WEIGHT_SUM} FROM stored UNION ALL SELECT {listed}, {WEIGHT} FROM net)
             GROUP BY {listed}""",
         stored=stored,
         net=net,
@@ -189,10 +208,10 @@ def _bag(duck: Duck, store: Counted, table: Table, net: pa.Table) -> ViewChange:
         raise Contradiction(f"{table.name} would have a row fewer than no times.")
     there = pc.greater(counted[COUNT], 0)
     gone = counted.filter(pc.invert(there)).select([k.column for k in table.key])
-    return ViewChange(table, _typed(table, counted.filter(there)), _typed(table, gone))
+    return ViewChange(table, _cast_to_table(table, counted.filter(there)), _cast_to_table(table, gone))
 
 
-def _typed(table: Table, rows: pa.Table) -> pa.Table:
+def _cast_to_table(table: Table, rows: pa.Table) -> pa.Table:
     """Rows in the table's own Arrow types."""
     weight = pa.field(WEIGHT, pa.int64())
     schema = pa.schema([weight if name == WEIGHT else table.arrow.field(name) for name in rows.column_names])

@@ -24,16 +24,16 @@ from starlette.routing import compile_path
 
 from viewkeeper.errors import Forbidden, Overloaded, Unauthorized, UnknownName, ViewkeeperError
 from viewkeeper.server import errors, routes
-from viewkeeper.server.auth import Hosts, allows
-from viewkeeper.server.context import Serving, given_up, stopped
-from viewkeeper.server.errors import Refused
-from viewkeeper.server.fast_path.point_read import ALWAYS, FRESH, VARY, Point
-from viewkeeper.server.fast_path.put import Puts
+from viewkeeper.server.auth import AllowedHosts, is_role_sufficient
+from viewkeeper.server.context import ServerContext, shutdown_error, stopping_error
+from viewkeeper.server.errors import HttpStatusError
+from viewkeeper.server.fast_path.point_read import CACHE_CONTROL, SECURITY_HEADERS, VARY, FastPointReads
+from viewkeeper.server.fast_path.put import FastPuts
 from viewkeeper.server.http import event_formats, formats, json_values
-from viewkeeper.server.http.request import Asked, Reply, packed
-from viewkeeper.server.page import Page
-from viewkeeper.server.routes import Endpoint, endpoints
-from viewkeeper.server.status_feed import Pulse
+from viewkeeper.server.http.request import Reply, Request, compress_reply
+from viewkeeper.server.page import StaticFiles
+from viewkeeper.server.routes import Endpoint, all_endpoints
+from viewkeeper.server.status_feed import StatusFeed
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -45,63 +45,63 @@ _log = logging.getLogger("viewkeeper.server")
 class App:
     """The ASGI application over one `Serving`."""
 
-    def __init__(self, serving: Serving) -> None:
-        self.serving = serving
-        self.pulse = Pulse(serving)
-        self.endpoints = endpoints(self.pulse)
-        self._paths = _paths(self.endpoints)
-        self._hosts = Hosts(serving.settings.host, serving.settings.hosts)
-        self._page = Page()
-        serving.description = json_values.dumps(routes.document(self.endpoints))
-        self.point = Point(serving, self._hosts)
-        self.puts = Puts(serving, self._hosts, self._problem)
+    def __init__(self, context: ServerContext) -> None:
+        self.context = context
+        self.status_feed = StatusFeed(context)
+        self.endpoints = all_endpoints(self.status_feed)
+        self._routes = _group_by_path(self.endpoints)
+        self._hosts = AllowedHosts(context.settings.host, context.settings.hosts)
+        self._static_files = StaticFiles()
+        context.openapi_json = json_values.encode_json(routes.build_document(self.endpoints))
+        self.point_reads = FastPointReads(context, self._hosts)
+        self.fast_puts = FastPuts(context, self._hosts, self._send_problem)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        serving, started, counted = self.serving, time.perf_counter(), True
+        serving, started, counted = self.context, time.perf_counter(), True
         if serving.stopping.is_set():
-            await self._problem(stopped(), scope, send)
+            await self._send_problem(stopping_error(), scope, send)
             return
         # A server that is busy is alive.
-        if serving.active >= serving.limits.requests and scope["path"] != "/healthz":
-            await self._problem(Overloaded(f"{serving.limits.requests} requests are being answered."), scope, send)
+        if serving.active_requests >= serving.limits.requests and scope["path"] != "/healthz":
+            await self._send_problem(Overloaded(f"{serving.limits.requests} requests are being answered."), scope, send)
             return
-        serving.active += 1
+        serving.active_requests += 1
         status = 500
         try:
             headers = dict(scope["headers"])
-            found = self._page.find(scope["method"], scope["raw_path"], headers)
-            self._hosts.check(headers)
+            found = self._static_files.find(scope["method"], scope["raw_path"], headers)
+            self._hosts.check_request(headers)
             if found is None:
-                found = await self._answer(scope, receive, self._role(headers))
+                found = await self._dispatch(scope, receive, self._caller_role(headers))
             if b"accept-encoding" in headers:
-                found = await packed(serving, found, headers[b"accept-encoding"])
+                found = await compress_reply(serving, found, headers[b"accept-encoding"])
             if not isinstance(found.body, bytes):
-                serving.active -= 1  # a stream may last; it has a limit of its own
+                serving.active_requests -= 1  # a stream may last; it has a limit of its own
                 counted = False
-            status = await self._send(found, scope, receive, send)
+            status = await self._send_reply(found, scope, receive, send)
         except ViewkeeperError as error:
-            status = await self._problem(error, scope, send)
+            status = await self._send_problem(error, scope, send)
         except asyncio.CancelledError:
             if not serving.stopping.is_set():
                 raise
-            status = await self._problem(given_up(), scope, send)
+            status = await self._send_problem(shutdown_error(), scope, send)
         except Exception:
             _log.exception("A request failed: %s %s", scope["method"], scope["path"])
-            status = await self._problem(errors.unexpected(), scope, send)
+            status = await self._send_problem(errors.server_fault(), scope, send)
         finally:
-            serving.answered()
+            serving.wake_after_write()
             if counted:
-                serving.active -= 1
-                serving.metrics.seconds.observe(time.perf_counter() - started)
+                serving.active_requests -= 1
+                serving.metrics.request_seconds.observe(time.perf_counter() - started)
             serving.metrics.requests[min(status // 100, 5)].inc()
 
     # -- who ----------------------------------------------------------------------------------------------------------
 
-    def _role(self, headers: Mapping[bytes, bytes]) -> str | None:
+    def _caller_role(self, headers: Mapping[bytes, bytes]) -> str | None:
         """The role of the caller; None: nobody, for what anybody may see."""
-        keyring = self.serving.keyring
+        keyring = self.context.keyring
         if keyring is None:
             return "admin"
         given = headers.get(b"authorization")
@@ -114,25 +114,25 @@ class App:
 
     # -- everything else ----------------------------------------------------------------------------------------------
 
-    async def _answer(self, scope: Scope, receive: Receive, role: str | None) -> Reply:
-        endpoint, parameters = self._find(scope)
+    async def _dispatch(self, scope: Scope, receive: Receive, role: str | None) -> Reply:
+        endpoint, parameters = self._find_endpoint(scope)
         if endpoint.role is not None:
             if role is None:
                 raise Unauthorized("This server wants a token.")
-            if not allows(role, endpoint.role):
+            if not is_role_sufficient(role, endpoint.role):
                 raise Forbidden(
                     f"{scope['method']} {endpoint.path} needs the role {endpoint.role}; yours is {role}.",
                     hint="Ask for another token.",
                 )
         scope["path_params"] = parameters
-        asked = Asked(scope, receive, role or "reader", frozenset(endpoint.parameters))
-        return await endpoint.run(self.serving, asked)
+        asked = Request(scope, receive, role or "reader", frozenset(endpoint.parameters))
+        return await endpoint.run(self.context, asked)
 
-    def _find(self, scope: Scope) -> tuple[Endpoint, dict[str, str]]:
+    def _find_endpoint(self, scope: Scope) -> tuple[Endpoint, dict[str, str]]:
         """The endpoint of a path as it was sent: an encoded slash is no border between segments."""
         path, method = scope["raw_path"].decode("ascii"), scope["method"]
         allowed: list[str] = []
-        for pattern, by_method in self._paths:
+        for pattern, by_method in self._routes:
             found = pattern.match(path)
             if found is not None:
                 endpoint = by_method.get("GET" if method == "HEAD" else method)
@@ -141,28 +141,30 @@ class App:
                 allowed += by_method
         if allowed:
             methods = ", ".join(dict.fromkeys([*allowed, *(["HEAD"] if "GET" in allowed else [])]))
-            raise Refused(405, f"{scope['method'][:20]} is not possible here.", f"{methods} are.", {"allow": methods})
+            raise HttpStatusError(
+                405, f"{scope['method'][:20]} is not possible here.", f"{methods} are.", {"allow": methods}
+            )
         raise UnknownName(f"There is no {scope['path'][:80]!r} here.", hint="GET /v1/openapi.json lists what there is.")
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    async def _problem(self, error: ViewkeeperError, scope: Scope, send: Send) -> int:
-        self.serving.metrics.errors.labels(error.code).inc()
-        status, headers, body = errors.answer(error)
-        if status in (408, 413) or self.serving.stopping.is_set():
+    async def _send_problem(self, error: ViewkeeperError, scope: Scope, send: Send) -> int:
+        self.context.metrics.errors.labels(error.code).inc()
+        status, headers, body = errors.problem_response(error)
+        if status in (408, 413) or self.context.stopping.is_set():
             headers["connection"] = "close"  # what is left of the body is not read
         found = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        found += [*ALWAYS, (b"content-length", b"%d" % len(body))]
+        found += [*SECURITY_HEADERS, (b"content-length", b"%d" % len(body))]
         with suppress(RuntimeError):  # the answer had begun: all that is left is to end it
             await send({"type": "http.response.start", "status": status, "headers": found})
             await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
         return status
 
-    async def _send(self, reply: Reply, scope: Scope, receive: Receive, send: Send) -> int:
+    async def _send_reply(self, reply: Reply, scope: Scope, receive: Receive, send: Send) -> int:
         given = {name.encode(): value.encode("latin-1", "replace") for name, value in reply.headers.items()}
         headers = [(b"content-type", reply.media.encode())] if reply.media is not None else []
         headers += [*given.items(), VARY]
-        headers += [header for header in (FRESH, *ALWAYS) if header[0] not in given]
+        headers += [header for header in (CACHE_CONTROL, *SECURITY_HEADERS) if header[0] not in given]
         if isinstance(reply.body, bytes):
             if reply.status != 304:
                 headers.append((b"content-length", b"%d" % len(reply.body)))
@@ -170,10 +172,10 @@ class App:
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
         else:
-            await self._stream(reply, headers, scope, receive, send)
+            await self._send_stream(reply, headers, scope, receive, send)
         return reply.status
 
-    async def _stream(
+    async def _send_stream(
         self, reply: Reply, headers: list[tuple[bytes, bytes]], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send piece by piece until the end, the client's end, or a piece that it does not take in time."""
@@ -184,16 +186,22 @@ class App:
             await send({"type": "http.response.body", "body": b""})
             return
         pump: Any = asyncio.current_task()
-        left = asyncio.create_task(_left(receive, pump))
+        left = asyncio.create_task(_cancel_on_disconnect(receive, pump))
         try:
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in body:
-                self._role(dict(scope["headers"]))  # a token that was taken back or is over ends its streams, too
-                async with asyncio.timeout(self.serving.limits.seconds):
+                self._caller_role(
+                    dict(scope["headers"])
+                )  # a token that was taken back or is over ends its streams, too
+                async with asyncio.timeout(self.context.limits.seconds):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         except Unauthorized as error:
-            told = event_formats.event("end", errors.document(error)) if reply.media == formats.EVENTS else b""
+            told = (
+                event_formats.encode_event("end", errors.problem_document(error))
+                if reply.media == formats.EVENTS
+                else b""
+            )
             await send({"type": "http.response.body", "body": told})  # others are told why when they come back
         except TimeoutError:
             _log.info("A client does not read; its connection is closed.")
@@ -206,14 +214,14 @@ class App:
             await body.aclose()
 
 
-async def _left(receive: Receive, pump: asyncio.Task[Any]) -> None:
+async def _cancel_on_disconnect(receive: Receive, sender: asyncio.Task[Any]) -> None:
     """End the answer when its reader has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    pump.cancel()
+    sender.cancel()
 
 
-def _paths(endpoints: tuple[Endpoint, ...]) -> list[tuple[re.Pattern[str], dict[str, Endpoint]]]:
+def _group_by_path(endpoints: tuple[Endpoint, ...]) -> list[tuple[re.Pattern[str], dict[str, Endpoint]]]:
     """Every path with what it does by method, in the order in which paths are tried."""
     found: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:

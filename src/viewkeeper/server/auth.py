@@ -29,10 +29,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from viewkeeper.errors import BadValue, Forbidden, Unauthorized, UnknownName
-from viewkeeper.server.errors import Refused
+from viewkeeper.server.errors import HttpStatusError
 
 ROLES = ("reader", "writer", "admin")
-_LOOK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 
 
@@ -73,20 +73,20 @@ class TokenFile:
         identity = secrets.token_hex(6)
         token = f"vkt_{identity}_{secrets.token_urlsafe(32)}"
         until = None if expires is None else time.time() + expires
-        with self._alone():
+        with self._lock_directory():
             there = self.entries() if self.path.exists() else []
             self._write([*there, Entry(identity, role, _hash(token), time.time(), until, name)])
         return token
 
     def revoke(self, identity: str) -> None:
-        with self._alone():
+        with self._lock_directory():
             there = self.entries()
             if all(entry.id != identity for entry in there):
                 raise UnknownName(f"{self.path} has no token {identity!r}.", hint="`vk token list` shows them.")
             self._write([entry for entry in there if entry.id != identity])
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_directory(self) -> Iterator[None]:
         """One change at a time: two that are made at once must not bring back what one of them took out."""
         try:
             place = os.open(self.path.parent, os.O_RDONLY)
@@ -115,12 +115,12 @@ class Keyring:
     def __init__(self, path: str | Path) -> None:
         self._file = TokenFile(path)
         self._entries = {entry.id: entry for entry in self._file.entries()}
-        self._seen = self._state()
-        self._looked = time.monotonic()
+        self._file_state = self._read_file_state()
+        self._checked_at = time.monotonic()
 
     def role(self, token: str) -> str:
         """The role of a token, or Unauthorized."""
-        self._follow()
+        self._reload_if_changed()
         parts = token.split("_", 2)
         entry = self._entries.get(parts[1]) if len(parts) == 3 else None
         expected = entry.hash if entry is not None else "0" * 64  # an unknown id takes as long as a known one
@@ -130,20 +130,20 @@ class Keyring:
             raise Unauthorized("The token has expired.")
         return entry.role
 
-    def _follow(self) -> None:
+    def _reload_if_changed(self) -> None:
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if now - self._checked_at < _CHECK_SECONDS:
             return
-        self._looked = now
-        state = self._state()
-        if state != self._seen:
+        self._checked_at = now
+        state = self._read_file_state()
+        if state != self._file_state:
             try:
                 self._entries = {entry.id: entry for entry in self._file.entries()}
             except BadValue:  # taken away or spoiled: nobody is let in by a list that may be wrong
                 self._entries = {}
-            self._seen = state
+            self._file_state = state
 
-    def _state(self) -> tuple[int, int, int] | None:
+    def _read_file_state(self) -> tuple[int, int, int] | None:
         try:
             found = self._file.path.stat()
         except OSError:
@@ -151,11 +151,11 @@ class Keyring:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def allows(role: str, needed: str) -> bool:
-    return ROLES.index(role) >= ROLES.index(needed)
+def is_role_sufficient(role: str, required: str) -> bool:
+    return ROLES.index(role) >= ROLES.index(required)
 
 
-def seconds_of(text: str) -> float:
+def parse_span(text: str) -> float:
     """A span as `vk token create --expires` takes it: 90m, 12h, 30d, 4w, 1y."""
     found = re.fullmatch(r"(\d{1,6})([mhdwy])", text.strip())
     if found is None or not int(found[1]):
@@ -177,37 +177,39 @@ def _hash(token: str) -> str:
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Hosts:
+class AllowedHosts:
     """`listen`: where the server listens; `more`: other names of it, from the command line."""
 
-    def __init__(self, listen: str, more: tuple[str, ...] = ()) -> None:
-        self._names = {name.lower() for name in (*_LOOPBACK, *more)}
-        self._anywhere = is_anywhere(listen)
-        if self._anywhere:
+    def __init__(self, listen_host: str, extra_names: tuple[str, ...] = ()) -> None:
+        self._names = {name.lower() for name in (*_LOOPBACK, *extra_names)}
+        self._listens_everywhere = is_wildcard_address(listen_host)
+        if self._listens_everywhere:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         else:
-            self._names.add(listen.lower())
-        self._seen: set[bytes] = set()
+            self._names.add(listen_host.lower())
+        self._accepted_hosts: set[bytes] = set()
 
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
+    def check_request(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse a request that was meant for another host, or sent by a page of another site."""
         host = headers.get(b"host", b"")
-        if host not in self._seen:
-            if not self._is_mine(host.decode("latin-1")):
-                raise Refused(421, f"This server is not {host.decode('latin-1')[:80]!r}.", "Start it with --host NAME.")
-            if len(self._seen) < 1000:
-                self._seen.add(host)
+        if host not in self._accepted_hosts:
+            if not self._is_own_name(host.decode("latin-1")):
+                raise HttpStatusError(
+                    421, f"This server is not {host.decode('latin-1')[:80]!r}.", "Start it with --host NAME."
+                )
+            if len(self._accepted_hosts) < 1000:
+                self._accepted_hosts.add(host)
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2].lower() != host.lower():
             raise Forbidden("The request comes from a page of another site.", hint="")
         if headers.get(b"sec-fetch-site") == b"cross-site" and headers.get(b"sec-fetch-mode") != b"navigate":
             raise Forbidden("The request comes from a page of another site.", hint="")
 
-    def _is_mine(self, host: str) -> bool:
+    def _is_own_name(self, host: str) -> bool:
         name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
         if name.lower() in self._names:
             return True
-        return self._anywhere and _is_address(name)  # an address cannot be rebound
+        return self._listens_everywhere and _is_address(name)  # an address cannot be rebound
 
 
 def is_loopback(host: str) -> bool:
@@ -218,7 +220,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_anywhere(host: str) -> bool:
+def is_wildcard_address(host: str) -> bool:
     return host in ("0.0.0.0", "::", "")
 
 

@@ -39,7 +39,7 @@ STATUSES = tuple(sorted({*_STATUS.values(), 405, 406, 408, 414, 415, 421, 431, 5
 RETRY_SECONDS = 1
 
 
-class Refused(errors.BadRequest):
+class HttpStatusError(errors.BadRequest):
     """A request that HTTP has a status of its own for."""
 
     def __init__(self, status: int, message: str, hint: str = "", headers: dict[str, str] | None = None) -> None:
@@ -49,40 +49,40 @@ class Refused(errors.BadRequest):
 
 
 def status_of(error: ViewkeeperError) -> int:
-    if isinstance(error, Refused):
+    if isinstance(error, HttpStatusError):
         return error.status
     return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
-def document(error: ViewkeeperError, **more: Any) -> dict[str, Any]:
+def problem_document(error: ViewkeeperError, **extra_members: Any) -> dict[str, Any]:
     """The problem as an object. `more`: members of the document that only this error has."""
     kind = {"type": f"urn:viewkeeper:{error.code}", "title": _title(error)}
     found = {"status": status_of(error), "code": error.code, "detail": error.message, "hint": error.hint}
-    return {**kind, **found, **more}
+    return {**kind, **found, **extra_members}
 
 
 def _title(error: ViewkeeperError) -> str:
     """The kind of problem in a few words: HTTP's own, or the first sentence about the class of errors."""
-    if isinstance(error, Refused):
+    if isinstance(error, HttpStatusError):
         return HTTPStatus(error.status).phrase
     return (
         " ".join((type(error).__doc__ or "").split()).rstrip(".").partition(". ")[0].partition(":")[0].partition(";")[0]
     )
 
 
-def answer(error: ViewkeeperError, **more: Any) -> tuple[int, dict[str, str], bytes]:
+def problem_response(error: ViewkeeperError, **extra_members: Any) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body."""
     status = status_of(error)
     headers = {"content-type": MEDIA, "cache-control": "no-store"}
-    if isinstance(error, Refused):
+    if isinstance(error, HttpStatusError):
         headers |= error.headers
     if status == 401:
         headers["www-authenticate"] = 'Bearer realm="viewkeeper"'
     if status == 503:
         headers["retry-after"] = str(RETRY_SECONDS)
-    return status, headers, orjson.dumps(document(error, **more))
+    return status, headers, orjson.dumps(problem_document(error, **extra_members))
 
 
-def unexpected() -> ViewkeeperError:
+def server_fault() -> ViewkeeperError:
     """What a client is told of an error that nobody thought of: nothing."""
     return errors.ServerFault("The server failed on this request.", hint="Its log says more.")

@@ -26,18 +26,18 @@ from viewkeeper.errors import SnapshotGone, Unsupported, ViewkeeperError
 from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.subscribe import Delta, Follower, no_changes, suspension_of
-from viewkeeper.resources.poll_backoff import pause_after
-from viewkeeper.server.http.event_formats import ARROW_FORM, Form, encode, ending
+from viewkeeper.read.subscribe import Delta, Follower, empty_changes, suspension_of
+from viewkeeper.resources.poll_backoff import poll_pause
+from viewkeeper.server.http.event_formats import ARROW_FORMAT, EventFormat, encode_delta, encode_stream_end
 from viewkeeper.store.contract.store import Store
 
-QUEUE_BYTES = 4 << 20
+MAX_QUEUE_BYTES = 4 << 20
 """What may wait for one subscriber, unless it is a single event."""
 
-_REMOTE = 0.02
+_MAX_REMOTE_PAUSE = 0.02
 """Seconds between two looks at a store elsewhere, which its maintainer may look at less often: subscribers wait."""
 
-_UNASKED = 0.02
+_IDLE_PAUSE = 0.02
 """Seconds between two looks that nobody waits for: each takes Python's lock from who writes."""
 
 _log = logging.getLogger("viewkeeper.server")
@@ -46,56 +46,56 @@ _log = logging.getLogger("viewkeeper.server")
 class Subscriber:
     """One reader of one table's changes. All of it belongs to the event loop."""
 
-    def __init__(self, form: Form, after: int) -> None:
-        self.form, self.after = form, after
+    def __init__(self, event_format: EventFormat, position: int) -> None:
+        self.event_format, self.position = event_format, position
         self.ended = False
         self.reset = False
         """Whether it ended because the view was made anew: the subscriber reads all rows, and joins again."""
         self.suspended: Suspension | None = None
         """The suspension that it was told of."""
-        self._queue: deque[bytes] = deque()
+        self._events: deque[bytes] = deque()
         self._size = 0
-        self._news = asyncio.Event()
+        self._event_ready = asyncio.Event()
 
-    def give(self, data: bytes) -> bool:
+    def enqueue(self, data: bytes) -> bool:
         """Queue an event; False if there is no room for it."""
         if self.ended:
             return True
-        if self._queue and self._size + len(data) > QUEUE_BYTES:
+        if self._events and self._size + len(data) > MAX_QUEUE_BYTES:
             return False
-        self._queue.append(data)
+        self._events.append(data)
         self._size += len(data)
-        self._news.set()
+        self._event_ready.set()
         return True
 
-    def end(self, data: bytes, *, drop: bool = False) -> None:
+    def end(self, data: bytes, *, discard_queue: bool = False) -> None:
         """The last event. `drop`: what waits is forgotten."""
-        if drop:
-            self._queue.clear()
-        self._queue.append(data)
+        if discard_queue:
+            self._events.clear()
+        self._events.append(data)
         self.ended = True
-        self._news.set()
+        self._event_ready.set()
 
-    async def taken(self) -> bytes:
+    async def wait_for_events(self) -> bytes:
         """All that waits, at least one event; empty when there is no more."""
-        if not self._queue and not self.ended:
-            self._news.clear()
-            await self._news.wait()
-        found = b"".join(self._queue)
-        self._queue.clear()
+        if not self._events and not self.ended:
+            self._event_ready.clear()
+            await self._event_ready.wait()
+        found = b"".join(self._events)
+        self._events.clear()
         self._size = 0
         return found
 
 
 @dataclass
-class _Feed:
+class _TableFeed:
     """A table that somebody subscribed to. `at`: what was read up to, by the thread."""
 
     follower: Follower
     subscribers: set[Subscriber] = field(default_factory=set)
-    sent: int = 0
+    sent_position: int = 0
     """The position that subscribers have, in the event loop."""
-    at: int = 0
+    read_position: int = 0
 
     @property
     def table(self) -> Table:
@@ -108,17 +108,17 @@ class Hub:
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self._store, self._loop = store, loop
         self._lock = threading.Lock()
-        self._feeds: dict[int, _Feed] = {}
+        self._feeds: dict[int, _TableFeed] = {}
         self._stopping = threading.Event()
-        self._news = threading.Event()
+        self._wake_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="viewkeeper-hub", daemon=True)
-        self.head = self._began = store.head()
-        self._changed: dict[int, int] = {}
-        self.rows: dict[int, int] = {}
+        self.head = self._start_position = store.head()
+        self._change_positions: dict[int, int] = {}
+        self.changed_rows: dict[int, int] = {}
         """Rows changed in each table since this process began, by id."""
-        self._knows = True
+        self._tracks_changes = True
         self._waiters: set[asyncio.Future[None]] = set()
-        self.cut_off = 0
+        self.cut_off_count = 0
         self.listeners: list[Callable[[], None]] = []
         """Called in the thread after each look that found something."""
 
@@ -127,31 +127,31 @@ class Hub:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._news.set()
+        self._wake_event.set()
         if self._thread.is_alive():
             self._thread.join(10)
 
     def wake(self) -> None:
         """Something was committed in this process."""
-        self._news.set()
+        self._wake_event.set()
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    def changed_at(self, table: Table) -> int | None:
+    def last_change_position(self, table: Table) -> int | None:
         """The position at which a table last changed, for a read that begins now; None if the store cannot say."""
-        if not self._knows:
+        if not self._tracks_changes:
             return None
         head = self._store.head()
         if head != self.head:
             with self._lock:
-                self._note(head)
-        return self._changed.get(table.home, self._began) if self._knows else None
+                self._record_changes(head)
+        return self._change_positions.get(table.storage_id, self._start_position) if self._tracks_changes else None
 
-    async def news(self, timeout: float) -> None:
+    async def wait_for_commit(self, timeout: float) -> None:
         """Wait until something was committed, or the time is over."""
         waiter = self._loop.create_future()
         self._waiters.add(waiter)
-        self._news.set()
+        self._wake_event.set()
         try:
             async with asyncio.timeout(timeout):
                 await waiter
@@ -162,21 +162,23 @@ class Hub:
 
     # -- subscribers --------------------------------------------------------------------------------------------------
 
-    def join(self, table: Table, form: Form, since: int) -> tuple[Subscriber, int]:
+    def subscribe(self, table: Table, event_format: EventFormat, since: int) -> tuple[Subscriber, int]:
         """A new subscriber, and the position P up to which it reads by itself."""
         with self._lock:
             feed = self._feeds.get(table.id)
             if feed is None:
-                at = self._store.settled(table)
-                told = suspension_of(self._store.catalog().of(table.id))
-                feed = self._feeds[table.id] = _Feed(Follower(self._store, table, at, told), sent=at, at=at)
-                self._news.set()
-            subscriber = Subscriber(form, max(since, feed.at))
-            subscriber.suspended = feed.follower.told
+                at = self._store.settled_position(table)
+                told = suspension_of(self._store.catalog().find_by_id(table.id))
+                feed = self._feeds[table.id] = _TableFeed(
+                    Follower(self._store, table, at, told), sent_position=at, read_position=at
+                )
+                self._wake_event.set()
+            subscriber = Subscriber(event_format, max(since, feed.read_position))
+            subscriber.suspended = feed.follower.reported_suspension
             feed.subscribers.add(subscriber)
-            return subscriber, feed.at
+            return subscriber, feed.read_position
 
-    def leave(self, table: Table, subscriber: Subscriber) -> None:
+    def unsubscribe(self, table: Table, subscriber: Subscriber) -> None:
         with self._lock:
             feed = self._feeds.get(table.id)
             if feed is not None:
@@ -188,26 +190,26 @@ class Hub:
     def subscribers(self) -> int:
         return sum(len(feed.subscribers) for feed in list(self._feeds.values()))
 
-    def subscribed(self) -> Mapping[str, int]:
+    def subscribers_by_table(self) -> Mapping[str, int]:
         """Subscribers by table."""
         return {feed.table.name: len(feed.subscribers) for feed in list(self._feeds.values())}
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """A sign of life to every subscriber, with the position it has by now."""
         for feed in list(self._feeds.values()):
-            nothing = no_changes(feed.table)
-            mark = Delta("progress", feed.table.name, nothing, self._token(feed.sent), time.time(), feed.table)
-            data = {form: encode(form, feed.table, mark) for form in _forms(feed)}
+            nothing = empty_changes(feed.table)
+            mark = Delta("progress", feed.table.name, nothing, self._token(feed.sent_position), time.time(), feed.table)
+            data = {form: encode_delta(form, feed.table, mark) for form in _formats_in_use(feed)}
             for subscriber in list(feed.subscribers):
-                if subscriber.after <= feed.sent and subscriber.form in data:
-                    subscriber.give(data[subscriber.form])
+                if subscriber.position <= feed.sent_position and subscriber.event_format in data:
+                    subscriber.enqueue(data[subscriber.event_format])
 
-    def say_goodbye(self, reason: str) -> None:
+    def end_subscriptions(self, reason: str) -> None:
         """End every subscription, and say where to resume."""
         for feed in list(self._feeds.values()):
             for subscriber in list(feed.subscribers):
-                at = self._token(subscriber.after)
-                subscriber.end(ending(subscriber.form, feed.table, None, at, reason))
+                at = self._token(subscriber.position)
+                subscriber.end(encode_stream_end(subscriber.event_format, feed.table, None, at, reason))
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -215,20 +217,20 @@ class Hub:
         heard, seen = time.monotonic(), self.head
         version = self._store.catalog().version
         while not self._stopping.is_set():
-            self._news.clear()
+            self._wake_event.clear()
             try:
                 head, current = self._store.head(), self._store.catalog()
-                if head != seen or current.version != version or self._behind():  # a DROP writes no row
+                if head != seen or current.version != version or self._has_unread_commits():  # a DROP writes no row
                     with self._lock:
-                        self._note(head)
+                        self._record_changes(head)
                     seen = head
-                    self._read(current.version != version)
+                    self._read_feeds(current.version != version)
                     version = current.version
                     heard = time.monotonic()
                     for listener in self.listeners:
                         listener()
-                    self._loop.call_soon_threadsafe(self._told)
-                    if not self._store.look_pause:
+                    self._loop.call_soon_threadsafe(self._notify_waiters)
+                    if not self._store.poll_interval:
                         continue  # where the head is a clock it is always another one
             except Exception as error:
                 if self._stopping.is_set():
@@ -236,112 +238,120 @@ class Hub:
                 _log.warning("The reader of commits failed, and looks again: %s", error)
                 time.sleep(0.2)
             waited_for = self._feeds or self._waiters or self.listeners
-            pause = pause_after(time.monotonic() - heard) if waited_for else _UNASKED
-            self._news.wait(max(pause, min(self._store.look_pause, _REMOTE)))
+            pause = poll_pause(time.monotonic() - heard) if waited_for else _IDLE_PAUSE
+            self._wake_event.wait(max(pause, min(self._store.poll_interval, _MAX_REMOTE_PAUSE)))
 
-    def _behind(self) -> bool:
+    def _has_unread_commits(self) -> bool:
         """Whether a feed has not read up to the head: somebody else noted it first, or the store settles late."""
         feeds = list(self._feeds.values())
-        return any(feed.at < self._store.settled(feed.table) for feed in feeds)
+        return any(feed.read_position < self._store.settled_position(feed.table) for feed in feeds)
 
-    def _note(self, head: int) -> None:
+    def _record_changes(self, head: int) -> None:
         """Which tables changed. Under the lock."""
-        if head <= self.head or not self._knows:
+        if head <= self.head or not self._tracks_changes:
             self.head = max(head, self.head)
             return
         try:
-            for table, found in self._store.touched(self.head, head).items():
-                self._changed[table] = found.position
-                self.rows[table] = self.rows.get(table, 0) + found.rows
+            for table, found in self._store.changed_tables(self.head, head).items():
+                self._change_positions[table] = found.position
+                self.changed_rows[table] = self.changed_rows.get(table, 0) + found.changed_rows
         except SnapshotGone:  # the log was cut meanwhile: anything may have changed
-            self._changed.clear()
-            self._began = head
+            self._change_positions.clear()
+            self._start_position = head
         except Unsupported:
-            self._knows = False
+            self._tracks_changes = False
         self.head = head
 
-    def _read(self, catalog_changed: bool) -> None:
+    def _read_feeds(self, catalog_changed: bool) -> None:
         for feed in list(self._feeds.values()):
             try:
                 before = feed.table
-                if not catalog_changed and self._store.settled(before) <= feed.at:
+                if not catalog_changed and self._store.settled_position(before) <= feed.read_position:
                     continue
-                found = list(feed.follower.news())
-                if feed.table.outside != before.outside:
-                    self._loop.call_soon_threadsafe(self._reshaped, feed, before, self._token(feed.at))
+                found = list(feed.follower.read_new_deltas())
+                if feed.table.external_schema != before.external_schema:
+                    self._loop.call_soon_threadsafe(
+                        self._end_arrow_streams, feed, before, self._token(feed.read_position)
+                    )
                 for delta in found:
                     if delta.kind == "changes":
                         self._advance(feed, delta.token.position, delta)
                     elif delta.suspended is not None:
-                        self._loop.call_soon_threadsafe(self._announce, feed, delta)
+                        self._loop.call_soon_threadsafe(self._announce_suspension, feed, delta)
                     else:
-                        self._forget(feed)
-                        self._loop.call_soon_threadsafe(self._restart, feed)
-                self._advance(feed, feed.follower.at, None)
+                        self._remove_feed(feed)
+                        self._loop.call_soon_threadsafe(self._reset_subscribers, feed)
+                self._advance(feed, feed.follower.position, None)
             except ViewkeeperError as error:
-                self._forget(feed)
-                self._loop.call_soon_threadsafe(self._broken, feed, error)
+                self._remove_feed(feed)
+                self._loop.call_soon_threadsafe(self._fail_subscribers, feed, error)
 
-    def _forget(self, feed: _Feed) -> None:
+    def _remove_feed(self, feed: _TableFeed) -> None:
         with self._lock:
             if self._feeds.get(feed.table.id) is feed:  # and not one that somebody has begun meanwhile
                 del self._feeds[feed.table.id]
 
-    def _advance(self, feed: _Feed, position: int, delta: Delta | None) -> None:
+    def _advance(self, feed: _TableFeed, position: int, delta: Delta | None) -> None:
         """From here on a new subscriber reads by itself up to `position`; those that are there are handed the event."""
-        data: dict[Form, bytes] = {}
-        encoded: set[Form] = set()
+        data: dict[EventFormat, bytes] = {}
+        encoded: set[EventFormat] = set()
         while True:
-            for form in _forms(feed) - encoded:
-                data |= {} if delta is None else {form: encode(form, feed.table, delta)}
+            for form in _formats_in_use(feed) - encoded:
+                data |= {} if delta is None else {form: encode_delta(form, feed.table, delta)}
                 encoded.add(form)
             with self._lock:  # somebody may have joined with another form meanwhile: not without its bytes
-                if _forms(feed) <= encoded:
-                    feed.at = max(feed.at, position)
+                if _formats_in_use(feed) <= encoded:
+                    feed.read_position = max(feed.read_position, position)
                     break
-        self._loop.call_soon_threadsafe(self._hand_out, feed, position, data)
+        self._loop.call_soon_threadsafe(self._deliver, feed, position, data)
 
     # -- in the event loop --------------------------------------------------------------------------------------------
 
-    def _hand_out(self, feed: _Feed, position: int, data: Mapping[Form, bytes]) -> None:
+    def _deliver(self, feed: _TableFeed, position: int, data: Mapping[EventFormat, bytes]) -> None:
         for subscriber in list(feed.subscribers):
-            if position <= subscriber.after or subscriber.ended:
+            if position <= subscriber.position or subscriber.ended:
                 continue
-            found = data.get(subscriber.form)
-            if found is not None and not subscriber.give(found):
-                self.cut_off += 1
+            found = data.get(subscriber.event_format)
+            if found is not None and not subscriber.enqueue(found):
+                self.cut_off_count += 1
                 reason = "You read more slowly than changes come, and were cut off."
-                subscriber.end(ending(subscriber.form, feed.table, None, self._token(subscriber.after), reason))
+                subscriber.end(
+                    encode_stream_end(
+                        subscriber.event_format, feed.table, None, self._token(subscriber.position), reason
+                    )
+                )
                 continue
-            subscriber.after = position
-        feed.sent = max(feed.sent, position)
+            subscriber.position = position
+        feed.sent_position = max(feed.sent_position, position)
 
-    def _announce(self, feed: _Feed, delta: Delta) -> None:
+    def _announce_suspension(self, feed: _TableFeed, delta: Delta) -> None:
         """The view was suspended: to all that were not told of it when they joined."""
-        data = {form: encode(form, feed.table, delta) for form in _forms(feed)}
+        data = {form: encode_delta(form, feed.table, delta) for form in _formats_in_use(feed)}
         for subscriber in list(feed.subscribers):
             if not subscriber.ended and subscriber.suspended != delta.suspended:
                 subscriber.suspended = delta.suspended
-                subscriber.give(data[subscriber.form])
+                subscriber.enqueue(data[subscriber.event_format])
 
-    def _restart(self, feed: _Feed) -> None:
+    def _reset_subscribers(self, feed: _TableFeed) -> None:
         """The view was made anew: each reads its rows by itself, as slowly as it likes."""
         for subscriber in list(feed.subscribers):
             if not subscriber.ended:
                 subscriber.reset = True
                 subscriber.end(b"")
 
-    def _reshaped(self, feed: _Feed, before: Table, at: Token) -> None:
+    def _end_arrow_streams(self, feed: _TableFeed, old_table: Table, token: Token) -> None:
         """An Arrow stream has one schema: its readers come again."""
         for subscriber in list(feed.subscribers):
-            if subscriber.form == ARROW_FORM:
-                subscriber.end(ending(ARROW_FORM, before, None, at, "The columns have changed."))
+            if subscriber.event_format == ARROW_FORMAT:
+                subscriber.end(encode_stream_end(ARROW_FORMAT, old_table, None, token, "The columns have changed."))
 
-    def _broken(self, feed: _Feed, error: ViewkeeperError) -> None:
+    def _fail_subscribers(self, feed: _TableFeed, error: ViewkeeperError) -> None:
         for subscriber in list(feed.subscribers):
-            subscriber.end(ending(subscriber.form, feed.table, error, self._token(subscriber.after)))
+            subscriber.end(
+                encode_stream_end(subscriber.event_format, feed.table, error, self._token(subscriber.position))
+            )
 
-    def _told(self) -> None:
+    def _notify_waiters(self) -> None:
         for waiter in self._waiters:
             with suppress(asyncio.InvalidStateError):
                 waiter.set_result(None)
@@ -351,5 +361,5 @@ class Hub:
         return Token(self._store.uuid, position)
 
 
-def _forms(feed: _Feed) -> set[Form]:
-    return {subscriber.form for subscriber in list(feed.subscribers)}
+def _formats_in_use(feed: _TableFeed) -> set[EventFormat]:
+    return {subscriber.event_format for subscriber in list(feed.subscribers)}

@@ -26,7 +26,7 @@ _WRITES = ("put", "update", "delete", "sql")
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Tally:
+class LoopCounter:
     """A counter of the event loop."""
 
     __slots__ = ("count",)
@@ -38,7 +38,7 @@ class Tally:
         self.count += 1
 
 
-class Durations:
+class LoopHistogram:
     """A histogram of the event loop, in seconds."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Durations:
         self._counts[bisect_left(_BUCKETS, seconds)] += 1
         self._sum += seconds
 
-    def told(self) -> tuple[list[tuple[str, float]], float]:
+    def cumulative_buckets(self) -> tuple[list[tuple[str, float]], float]:
         """How many took at most so long, and the sum."""
         ends = [*(repr(bucket) for bucket in _BUCKETS), "+Inf"]
         return list(zip(ends, map(float, accumulate(self._counts)), strict=True)), self._sum
@@ -61,46 +61,46 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         made: dict[str, Any] = {"registry": self.registry}
-        self.requests = {s: Tally() for s in (2, 3, 4, 5)}
-        self.seconds = Durations()
-        self.reads = {kind: Tally() for kind in _READS}
-        self.registry.register(_Tallies(self))
+        self.requests = {s: LoopCounter() for s in (2, 3, 4, 5)}
+        self.request_seconds = LoopHistogram()
+        self.reads = {kind: LoopCounter() for kind in _READS}
+        self.registry.register(_LoopCollector(self))
         writes = Counter("viewkeeper_writes", "Write calls by kind.", ["kind"], **made)
         self.writes = {kind: writes.labels(kind) for kind in _WRITES}
-        self.written = Counter("viewkeeper_written_rows", "Rows written through this server.", **made)
+        self.written_rows = Counter("viewkeeper_written_rows", "Rows written through this server.", **made)
         self.errors = Counter("viewkeeper_errors", "Requests that failed, by the error's code.", ["code"], **made)
         self.batches = Counter("viewkeeper_batches", "Batches published.", ["lane"], **made)
         self.changes = Counter("viewkeeper_batch_changes", "Changes that batches took in.", **made)
-        self.stages = Histogram(
+        self.stage_seconds = Histogram(
             "viewkeeper_batch_stage_seconds", "Time of a batch's stages.", ["stage"], buckets=_BUCKETS, **made
         )
         self.merges = Counter("viewkeeper_merges", "Arrangements that were merged.", **made)
-        self.merging = Counter("viewkeeper_merge_seconds", "Time spent merging.", **made)
-        self._merged = (0.0, 0.0)
+        self.merge_seconds = Counter("viewkeeper_merge_seconds", "Time spent merging.", **made)
+        self._merge_totals = (0.0, 0.0)
 
-    def batch(self, batch: Mapping[str, Any]) -> None:
+    def record_batch(self, batch: Mapping[str, Any]) -> None:
         """A batch as the batch record lists it."""
         self.batches.labels(batch["lane"]).inc()
         self.changes.inc(batch["changes"])
         for stage in ("capture", "rounds", "commit"):
             if batch[stage] is not None:
-                self.stages.labels(stage).observe(batch[stage])
+                self.stage_seconds.labels(stage).observe(batch[stage])
 
-    def merged(self, count: float, seconds: float) -> None:
+    def record_merges(self, count: float, seconds: float) -> None:
         """Totals of the process that maintains; they begin anew with it."""
-        before = self._merged if count >= self._merged[0] else (0.0, 0.0)
+        before = self._merge_totals if count >= self._merge_totals[0] else (0.0, 0.0)
         self.merges.inc(max(0.0, count - before[0]))
-        self.merging.inc(max(0.0, seconds - before[1]))
-        self._merged = (count, seconds)
+        self.merge_seconds.inc(max(0.0, seconds - before[1]))
+        self._merge_totals = (count, seconds)
 
-    def text(self, now: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> bytes:
+    def exposition(self, status: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> bytes:
         """All of it in Prometheus' text format."""
         whole = CollectorRegistry()
-        whole.register(_Now(now, log_bytes, subscribers, cut_off))
+        whole.register(_StatusCollector(status, log_bytes, subscribers, cut_off))
         return generate_latest(self.registry) + generate_latest(whole)
 
 
-class _Tallies(Collector):
+class _LoopCollector(Collector):
     """What the event loop has counted."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -111,7 +111,7 @@ class _Tallies(Collector):
         for status, tally in self._metrics.requests.items():
             requests.add_metric([f"{status}xx"], tally.count)
         yield requests
-        buckets, total = self._metrics.seconds.told()
+        buckets, total = self._metrics.request_seconds.cumulative_buckets()
         yield HistogramMetricFamily("viewkeeper_http_request_seconds", "Time to answer a request.", buckets, total)
         reads = CounterMetricFamily("viewkeeper_reads", "Reads by kind.", labels=["kind"])
         for kind, tally in self._metrics.reads.items():
@@ -119,14 +119,14 @@ class _Tallies(Collector):
         yield reads
 
 
-class _Now(Collector):
+class _StatusCollector(Collector):
     """Gauges, from a status that was just taken."""
 
-    def __init__(self, now: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> None:
-        self.now, self.log_bytes, self.subscribers, self.cut_off = now, log_bytes, subscribers, cut_off
+    def __init__(self, status: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> None:
+        self.status, self.log_bytes, self.subscribers, self.cut_off = status, log_bytes, subscribers, cut_off
 
     def collect(self) -> Iterator[Metric]:
-        now = self.now
+        now = self.status
         yield GaugeMetricFamily("viewkeeper_epoch", "Number of the published batch.", now.epoch)
         yield GaugeMetricFamily("viewkeeper_log_position", "Position of the last write call.", now.position)
         yield GaugeMetricFamily("viewkeeper_lag_changes", "Changed rows that wait for a batch.", now.lag_changes)
@@ -146,9 +146,9 @@ class _Now(Collector):
         for name, count in self.subscribers.items():
             followers.add_metric([name], count)
         yield followers
-        yield from self._views()
+        yield from self._view_metrics()
 
-    def _views(self) -> Iterator[Metric]:
+    def _view_metrics(self) -> Iterator[Metric]:
         told: tuple[tuple[str, str, Any], ...] = (
             ("rows", "Rows of a view.", lambda v: v.rows),
             ("epoch", "The batch that a view shows.", lambda v: v.epoch),
@@ -159,7 +159,7 @@ class _Now(Collector):
         )
         for name, help_text, value_of in told:
             family = GaugeMetricFamily(f"viewkeeper_view_{name}", help_text, labels=["view"])
-            for view in self.now.views:
+            for view in self.status.views:
                 value = value_of(view)
                 if value is not None:
                     family.add_metric([view.name], float(value))

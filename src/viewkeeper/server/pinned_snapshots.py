@@ -18,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from viewkeeper.errors import SnapshotGone
-from viewkeeper.server.errors import Refused
-from viewkeeper.store.contract.store import Pinned, Store
+from viewkeeper.server.errors import HttpStatusError
+from viewkeeper.store.contract.store import Store, StoreSnapshot
 
-IDLE_SECONDS, OLDEST_SECONDS, MOST = 60.0, 600.0, 32
+IDLE_SECONDS, MAX_AGE_SECONDS, MAX_SNAPSHOTS = 60.0, 600.0, 32
 
 
 @dataclass(frozen=True)
-class Cursor:
+class PageCursor:
     """Where a paged read goes on: from `start` on, without its first `skip` rows, to `stop`."""
 
     uuid: str
@@ -34,16 +34,16 @@ class Cursor:
     start: bytes
     skip: int
     stop: bytes | None
-    chosen: str = ""
+    selection: str = ""
     """Of a read by conditions: which (`selected.digest`)."""
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         stop = None if self.stop is None else self.stop.hex()
-        data = [self.uuid, self.position, self.table, self.start.hex(), self.skip, stop, self.chosen]
+        data = [self.uuid, self.position, self.table, self.start.hex(), self.skip, stop, self.selection]
         return base64.urlsafe_b64encode(json.dumps(data, separators=(",", ":")).encode()).decode().rstrip("=")
 
     @staticmethod
-    def parse(text: str) -> Cursor:
+    def parse(text: str) -> PageCursor:
         try:
             data = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
             uuid, position, table, start, skip, stop, chosen = data
@@ -52,87 +52,94 @@ class Cursor:
             if not texts or any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers):
                 raise ValueError
             end = None if stop is None else bytes.fromhex(stop)
-            return Cursor(uuid, position, table, bytes.fromhex(start), skip, end, chosen)
+            return PageCursor(uuid, position, table, bytes.fromhex(start), skip, end, chosen)
         except (ValueError, TypeError, binascii.Error, RecursionError):
-            raise Refused(400, f"{text[:60]!r} is no cursor.", "Use the one of the page before.") from None
+            raise HttpStatusError(400, f"{text[:60]!r} is no cursor.", "Use the one of the page before.") from None
 
 
 @dataclass
-class _Kept:
-    pinned: Pinned
-    made: float = field(default_factory=time.monotonic)
-    used: float = field(default_factory=time.monotonic)
+class _CachedSnapshot:
+    snapshot: StoreSnapshot
+    created_at: float = field(default_factory=time.monotonic)
+    used_at: float = field(default_factory=time.monotonic)
     readers: int = 0
-    wanted: bool = False
+    has_cursor: bool = False
     """Whether a cursor names it."""
 
 
-class Pins:
+class SnapshotCache:
     """The states that are kept."""
 
-    def __init__(self, store: Store, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._now = store, now
-        self._kept: dict[int, _Kept] = {}
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._clock = store, clock
+        self._snapshots: dict[int, _CachedSnapshot] = {}
         self._lock = threading.Lock()
 
-    def newest(self) -> Pinned:
+    def acquire_newest(self) -> StoreSnapshot:
         """The state as it is now; `done` when it has been read."""
         head = self._store.head()
         with self._lock:
-            self._tidy()
-            found = self._kept.get(head)
+            self._evict()
+            found = self._snapshots.get(head)
             if found is None:
-                pinned = self._store.pin()
-                found = self._kept.setdefault(pinned.head, _Kept(pinned))
-                if found.pinned is not pinned:
+                pinned = self._store.open_snapshot()
+                found = self._snapshots.setdefault(pinned.head, _CachedSnapshot(pinned))
+                if found.snapshot is not pinned:
                     pinned.close()
-            return self._used(found)
+            return self._acquire(found)
 
-    def at(self, position: int) -> Pinned:
+    def acquire_at(self, position: int) -> StoreSnapshot:
         """The state of a cursor, or SnapshotGone."""
         with self._lock:
-            self._tidy()
-            found = self._kept.get(position)
+            self._evict()
+            found = self._snapshots.get(position)
             if found is None:
                 raise SnapshotGone(
                     f"The state at position {position} is no longer kept.",
                     hint=f"Read from the first page again, and each page within {IDLE_SECONDS:g} s of the one before.",
                 )
-            return self._used(found)
+            return self._acquire(found)
 
-    def done(self, pinned: Pinned, *, keep: bool) -> None:
+    def release(self, snapshot: StoreSnapshot, *, keep: bool) -> None:
         """A read is over. `keep`: a cursor was given out for it."""
         with self._lock:
-            found = self._kept.get(pinned.head)
-            if found is not None and found.pinned is pinned:
+            found = self._snapshots.get(snapshot.head)
+            if found is not None and found.snapshot is snapshot:
                 found.readers -= 1
-                found.wanted = found.wanted or keep
-                found.used = self._now()
-            self._tidy()
+                found.has_cursor = found.has_cursor or keep
+                found.used_at = self._clock()
+            self._evict()
 
-    def tidy(self) -> None:
+    def evict(self) -> None:
         """Let go of what is no longer needed, also when nobody reads any more."""
         with self._lock:
-            self._tidy()
+            self._evict()
 
     def close(self) -> None:
         with self._lock:
-            for kept in self._kept.values():
-                kept.pinned.close()
-            self._kept.clear()
+            for kept in self._snapshots.values():
+                kept.snapshot.close()
+            self._snapshots.clear()
 
-    def _used(self, kept: _Kept) -> Pinned:
-        kept.readers += 1
-        kept.used = self._now()
-        return kept.pinned
+    def _acquire(self, cached: _CachedSnapshot) -> StoreSnapshot:
+        cached.readers += 1
+        cached.used_at = self._clock()
+        return cached.snapshot
 
-    def _tidy(self) -> None:
+    def _evict(self) -> None:
         """Let go of states that nobody reads: unwanted, idle or old ones, and the longest unused of too many."""
-        now = self._now()
-        idle = sorted((k for k, v in self._kept.items() if not v.readers), key=lambda k: self._kept[k].used)
-        over = len(self._kept) - MOST
+        now = self._clock()
+        idle = sorted(
+            (k for k, v in self._snapshots.items() if not v.readers), key=lambda k: self._snapshots[k].used_at
+        )
+        over = len(self._snapshots) - MAX_SNAPSHOTS
         for place, position in enumerate(idle):
-            kept = self._kept[position]
-            if place < over or not kept.wanted or now - kept.used > IDLE_SECONDS or now - kept.made > OLDEST_SECONDS:
-                kept.pinned.close()
-                del self._kept[position]
+            kept = self._snapshots[position]
+            if (
+                place < over
+                or not kept.has_cursor
+                or now - kept.used_at > IDLE_SECONDS
+                or now - kept.created_at > MAX_AGE_SECONDS
+            ):
+                kept.snapshot.close()
+                del self._snapshots[position]

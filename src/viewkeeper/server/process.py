@@ -23,16 +23,16 @@ import uvicorn
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.server.app import App
 from viewkeeper.server.auth import is_loopback
-from viewkeeper.server.context import Limits, Serving, Settings
-from viewkeeper.server.endpoints.changes import keep_alive
+from viewkeeper.server.context import Limits, ServerContext, Settings
+from viewkeeper.server.endpoints.changes import send_heartbeats
 from viewkeeper.server.fast_path.connection import Connection
 from viewkeeper.server.http import event_formats
 
 GRACE_SECONDS = 10
 KEEP_ALIVE_SECONDS = 30
-_SWITCH_SECONDS = 0.0005
+_GIL_SWITCH_INTERVAL = 0.0005
 """How long a thread may keep Python's lock while others want it: a batch must not hold up reads by key."""
-Ready = Callable[[str, Callable[[], None]], None]
+OnReady = Callable[[str, Callable[[], None]], None]
 _log = logging.getLogger("viewkeeper.server")
 
 
@@ -41,7 +41,7 @@ def serve(
     settings: Settings,
     *,
     certificate: tuple[str, str] | None = None,
-    ready: Ready | None = None,
+    on_ready: OnReady | None = None,
     maintenance: dict[str, Any] | None = None,
 ) -> None:
     """Serve a database until the process is told to stop. `ready` is given the server's address, and what stops it."""
@@ -50,14 +50,14 @@ def serve(
             f"Without tokens the server listens on this machine only, not on {settings.host}.",
             hint="Give --tokens FILE; `vk token create` makes one.",
         )
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(_GIL_SWITCH_INTERVAL)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what goes wrong here is logged by us
-    listening = _listen(settings.host, settings.port)
+    listening = _open_listener(settings.host, settings.port)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(db, settings, listening, certificate, ready, maintenance or {}))
+        runner.run(_serve(db, settings, listening, certificate, on_ready, maintenance or {}))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _open_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,31 +82,31 @@ def _loop_factory() -> Any:
 async def _serve(
     db: Any,
     settings: Settings,
-    listening: socket.socket,
+    listener: socket.socket,
     certificate: tuple[str, str] | None,
-    ready: Ready | None,
+    on_ready: OnReady | None,
     maintenance: dict[str, Any],
 ) -> None:
-    serving = Serving(db, settings)
+    serving = ServerContext(db, settings)
     app = App(serving)
-    server = _Server(_config(app, settings.limits, certificate), app, listening, certificate is not None, ready)
+    server = _Server(_config(app, settings.limits, certificate), app, listener, certificate is not None, on_ready)
     serving.hub.start()
-    beside = [asyncio.create_task(keep_alive(serving)), asyncio.create_task(app.pulse.run())]
+    beside = [asyncio.create_task(send_heartbeats(serving)), asyncio.create_task(app.status_feed.run())]
     try:
         if settings.maintain:
             db.maintain(on_batch=lambda _: serving.hub.wake(), **maintenance)
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=[listener])
     finally:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(None, app.puts.close)
+        await asyncio.get_running_loop().run_in_executor(None, app.fast_puts.close)
         await asyncio.get_running_loop().run_in_executor(None, serving.close)
 
 
 def _config(app: App, limits: Limits, certificate: tuple[str, str] | None) -> uvicorn.Config:
     def protocol(*args: Any, **named: Any) -> Connection:
-        return Connection(*args, limits=limits, point=app.point, puts=app.puts, **named)
+        return Connection(*args, limits=limits, point_reads=app.point_reads, fast_puts=app.fast_puts, **named)
 
     config = uvicorn.Config(
         app,
@@ -139,27 +139,27 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         app: App,
-        listening: socket.socket,
-        secure: bool,
-        ready: Ready | None,
+        listener: socket.socket,
+        is_secure: bool,
+        on_ready: OnReady | None,
     ) -> None:
         super().__init__(config)
-        self._app, self._ready = app, ready
-        host, port = listening.getsockname()[:2]
-        self._address = f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+        self._app, self._on_ready = app, on_ready
+        host, port = listener.getsockname()[:2]
+        self._address = f"{'https' if is_secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        if self._ready is not None:
-            self._ready(self._address, self.stop)
+        if self._on_ready is not None:
+            self._on_ready(self._address, self.stop)
 
     def stop(self) -> None:
         """End as after SIGTERM; from any thread."""
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.serving.stop()
-        self._app.serving.hub.say_goodbye(event_formats.STOPPING)
-        self._app.pulse.say_goodbye("The server is stopping.")
+        self._app.context.stop()
+        self._app.context.hub.end_subscriptions(event_formats.STOPPING_REASON)
+        self._app.status_feed.end_streams("The server is stopping.")
         await super().shutdown(sockets=sockets)
-        await self._app.puts.give_up()
+        await self._app.fast_puts.abort_active()

@@ -8,13 +8,13 @@ from typing import Any
 
 from viewkeeper import __version__
 from viewkeeper.server import errors, metrics
-from viewkeeper.server.context import Serving
+from viewkeeper.server.context import ServerContext
 from viewkeeper.server.endpoints import catalog, changes, rows, selection, sql, write
 from viewkeeper.server.http import formats
-from viewkeeper.server.http.request import Asked, Reply
-from viewkeeper.server.status_feed import Pulse
+from viewkeeper.server.http.request import Reply, Request
+from viewkeeper.server.status_feed import StatusFeed
 
-Run = Callable[[Serving, Asked], Awaitable[Reply]]
+EndpointFunction = Callable[[ServerContext, Request], Awaitable[Reply]]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Endpoint:
 
     method: str
     path: str
-    run: Run
+    run: EndpointFunction
     role: str | None
     parameters: tuple[str, ...] = ()
     media: tuple[str, ...] = (formats.JSON,)
@@ -36,31 +36,31 @@ class Endpoint:
         return (self.run.__doc__ or "").strip().splitlines()[0]
 
 
-_LEVELS = ("after", "level", "timeout", "numbers")
-_RANGE = ("prefix", "start", "stop", "limit", "cursor")
+_FRESHNESS_PARAMETERS = ("after", "level", "timeout", "numbers")
+_RANGE_PARAMETERS = ("prefix", "start", "stop", "limit", "cursor")
 
 
-def endpoints(pulse: Pulse) -> tuple[Endpoint, ...]:
+def all_endpoints(status_feed: StatusFeed) -> tuple[Endpoint, ...]:
     """In the order in which paths are tried."""
-    arrow_in, json_in = write.BODIES, (formats.JSON,)
+    arrow_in, json_in = write.BODY_MEDIA_TYPES, (formats.JSON,)
     row = "/v1/{name}/rows/{key:path}"
     streams = (formats.EVENTS, formats.ARROW)
     answers = (*formats.ROWS, formats.EVENTS)
     return (
-        Endpoint("GET", "/healthz", catalog.healthy, None),
-        Endpoint("GET", "/readyz", catalog.ready, None),
-        Endpoint("GET", "/metrics", catalog.measured, "reader", media=(metrics.MEDIA,), answer="Text"),
-        Endpoint("GET", "/v1/openapi.json", catalog.described, None),
-        Endpoint("GET", "/v1/status", catalog.status, "reader"),
-        Endpoint("GET", "/v1/events", pulse.watch, "reader", media=(formats.EVENTS,), answer="Text"),
-        Endpoint("GET", "/v1/tables", catalog.tables, "reader", answer="Tables"),
-        Endpoint("GET", "/v1/views", catalog.views, "reader", answer="Views"),
-        Endpoint("GET", "/v1/views/{name}", catalog.view, "reader", answer="View"),
-        Endpoint("GET", "/v1/views/{name}/plan", catalog.plan, "reader"),
+        Endpoint("GET", "/healthz", catalog.check_health, None),
+        Endpoint("GET", "/readyz", catalog.check_readiness, None),
+        Endpoint("GET", "/metrics", catalog.get_metrics, "reader", media=(metrics.MEDIA,), answer="Text"),
+        Endpoint("GET", "/v1/openapi.json", catalog.get_openapi, None),
+        Endpoint("GET", "/v1/status", catalog.get_status, "reader"),
+        Endpoint("GET", "/v1/events", status_feed.watch, "reader", media=(formats.EVENTS,), answer="Text"),
+        Endpoint("GET", "/v1/tables", catalog.list_tables, "reader", answer="Tables"),
+        Endpoint("GET", "/v1/views", catalog.list_views, "reader", answer="Views"),
+        Endpoint("GET", "/v1/views/{name}", catalog.get_view, "reader", answer="View"),
+        Endpoint("GET", "/v1/views/{name}/plan", catalog.get_plan, "reader"),
         Endpoint(
             "POST",
             "/v1/sql",
-            sql.statement,
+            sql.run_statement,
             "reader",
             ("numbers",),
             answers,
@@ -68,16 +68,22 @@ def endpoints(pulse: Pulse) -> tuple[Endpoint, ...]:
             "Statement",
             (formats.JSON, sql.SQL),
         ),
-        Endpoint("GET", "/v1/{name}", catalog.table, "reader", answer="Table"),
+        Endpoint("GET", "/v1/{name}", catalog.get_table, "reader", answer="Table"),
         Endpoint(
-            "GET", "/v1/{name}/rows", rows.page, "reader", (*_LEVELS, *_RANGE, *selection.NAMES), formats.ROWS, "Page"
+            "GET",
+            "/v1/{name}/rows",
+            rows.get_page,
+            "reader",
+            (*_FRESHNESS_PARAMETERS, *_RANGE_PARAMETERS, *selection.PARAMETERS),
+            formats.ROWS,
+            "Page",
         ),
         Endpoint("POST", "/v1/{name}/rows", write.put, "writer", (), json_in, "Written", "Rows", arrow_in),
         Endpoint("PATCH", "/v1/{name}/rows", write.update, "writer", (), json_in, "Written", "Rows", arrow_in),
         Endpoint("DELETE", "/v1/{name}/rows", write.delete, "writer", (), json_in, "Written", "Keys", arrow_in),
-        Endpoint("GET", row, rows.one, "reader", _LEVELS, formats.ROWS, "Row"),
-        Endpoint("PATCH", row, write.update_one, "writer", (), json_in, "Written", "Row", json_in),
-        Endpoint("DELETE", row, write.delete_one, "writer", (), json_in, "Written"),
+        Endpoint("GET", row, rows.get_row, "reader", _FRESHNESS_PARAMETERS, formats.ROWS, "Row"),
+        Endpoint("PATCH", row, write.update_row, "writer", (), json_in, "Written", "Row", json_in),
+        Endpoint("DELETE", row, write.delete_row, "writer", (), json_in, "Written"),
         Endpoint(
             "GET", "/v1/{name}/changes", changes.subscribe, "reader", ("since", "level", "numbers"), streams, "Text"
         ),
@@ -200,7 +206,7 @@ _SCHEMAS: dict[str, Any] = {
 }
 
 
-def document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
+def build_document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:

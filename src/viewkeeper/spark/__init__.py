@@ -55,17 +55,17 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
     """A Spark session on a master with these settings, quiet, its workers on this environment's Python."""
     from pyspark import SparkConf
 
-    from viewkeeper.plan.catalyst.jvm import started
+    from viewkeeper.plan.catalyst.jvm import start_session
 
     conf = SparkConf(loadDefaults=False).setAppName("viewkeeper").set("spark.ui.showConsoleProgress", "false")
     conf.set("spark.log.level", "ERROR").set("spark.ui.enabled", "false")
     if master is not None:
-        _look_for(master)
+        _check_master(master)
         conf.setMaster(master)
-    return started(conf.setAll(list((settings or {}).items())))
+    return start_session(conf.setAll(list((settings or {}).items())))
 
 
-def _look_for(master: str) -> None:
+def _check_master(master: str) -> None:
     """Raise if nobody listens at a standalone master's address: Spark itself would go on trying for a minute."""
     if not master.startswith("spark://"):
         return

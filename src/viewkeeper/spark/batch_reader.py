@@ -41,29 +41,37 @@ from viewkeeper.model import types
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
-from viewkeeper.read.access.key_ranges import Bounds
-from viewkeeper.read.access.path import Wanted, Way, by_index, choose
-from viewkeeper.read.access.predicates import EQUAL, NULL, PREFIX, THERE, Term, Where, compared
-from viewkeeper.read.access.requested_rows import table_wanted
-from viewkeeper.read.access.scan import by_way, schema_of, shown
+from viewkeeper.read.access.key_ranges import KeyBounds
+from viewkeeper.read.access.path import AccessPath, RowRequest, choose_access_path, find_index_path
+from viewkeeper.read.access.predicates import (
+    EQUAL,
+    IS_NULL,
+    NOT_NULL,
+    PREFIX,
+    RequestPredicate,
+    SargableTerm,
+    comparison_term,
+)
+from viewkeeper.read.access.requested_rows import read_request
+from viewkeeper.read.access.scan import request_schema, scan_path, to_visible_rows
 from viewkeeper.read.position_state import rows_at
-from viewkeeper.read.state import Positions
-from viewkeeper.read.suspension import refuse, refuse_behind
+from viewkeeper.read.state import PositionState
+from viewkeeper.read.suspension import refuse_suspended, refuse_suspended_before
 from viewkeeper.store.contract.store import Batch, Store
 from viewkeeper.store.registry import open_store
 
-HELD = 3600.0
+HOLD_SECONDS = 3600.0
 """Seconds for which the log is kept for a batch query."""
-ROWS = 65_536
+BATCH_ROWS = 65_536
 """Rows of a batch that is handed to Spark."""
 
 
 @dataclass
-class Share(InputPartition):  # type: ignore[misc]
+class KeyRangePartition(InputPartition):  # type: ignore[misc]
     """What one task reads: ranges of keys of the table, or of an index that shows the table at `cut`."""
 
     position: int
-    pairs: tuple[Bounds, ...]
+    ranges: tuple[KeyBounds, ...]
     index: str = ""
     cut: int = 0
 
@@ -73,102 +81,107 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, url: str, table: Table, columns: list[str], schema: Any, options: Mapping[str, str]) -> None:
         self.url, self.table, self.columns, self.schema = url, table, columns, schema
-        self.parts = _number(options, "partitions", 0)
-        self.at = options.get("at")
+        self.partition_count = _positive_option(options, "partitions", 0)
+        self.read_position = options.get("at")
         self.stale = is_stale(options)
-        self.terms: tuple[Term, ...] = ()
+        self.terms: tuple[SargableTerm, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.terms = tuple(pushed(self.table, filters))
+        self.terms = tuple(extract_terms(self.table, filters))
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         store = open_store(self.url, "w")
         try:
-            found = store.catalog().of(self.table.id)
+            found = store.catalog().find_by_id(self.table.id)
             if self.table.is_lazy:
-                refuse(found)
-                if self.at is not None:
+                refuse_suspended(found)
+                if self.read_position is not None:
                     raise BadValue(
                         f"{self.table.name} is lazy: it shows the published batch.", hint="Leave out option at."
                     )
-                return [Share(0, ())]
-            batch = store.published()
-            position = position_of(store, self.at)
-            if self.at is None:
-                refuse(found, stale=self.stale)
+                return [KeyRangePartition(0, ())]
+            batch = store.published_batch()
+            position = parse_position(store, self.read_position)
+            if self.read_position is None:
+                refuse_suspended(found, stale=self.stale)
             else:
-                refuse_behind(found, position)
+                refuse_suspended_before(found, position)
             with suppress(Unsupported):  # a store without a log of its own keeps what it keeps
-                store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HELD)
-            way = self._way(store, position, batch)
-            parts = self.parts or default_parts()
+                store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HOLD_SECONDS)
+            way = self._choose_access_path(store, position, batch)
+            parts = self.partition_count or default_partition_count()
             if way is not None and way.index is not None and batch is not None:
-                shares = _shared(way.ranges.pairs, parts)
-                return [Share(position, share, way.index.table.name, batch.cut) for share in shares]
+                shares = _group_ranges(way.ranges.pairs, parts)
+                return [KeyRangePartition(position, share, way.index.table.name, batch.cut) for share in shares]
             points = store.split_points(self.table, parts)
         finally:
             store.close()
         pairs = ((None, None),) if way is None else way.ranges.pairs
-        return [Share(position, share) for share in _shared([p for pair in pairs for p in _cut(pair, points)], parts)]
+        return [
+            KeyRangePartition(position, share)
+            for share in _group_ranges([p for pair in pairs for p in _split_range(pair, points)], parts)
+        ]
 
-    def _way(self, store: Store, position: int, batch: Batch | None) -> Way | None:
+    def _choose_access_path(self, store: Store, position: int, batch: Batch | None) -> AccessPath | None:
         """How the rows are best reached; None where ranges of keys are not known."""
-        if not store.in_key_order(self.table):
+        if not store.is_in_key_order(self.table):
             return None
-        source = Positions(store, position, batch)
+        source = PositionState(store, position, batch)
         if batch is None or position < batch.cut or not self.table.is_stored:
             source.catalog = Catalog()  # indexes show what came later
-        return choose(source, self._wanted())
+        return choose_access_path(source, self._row_request())
 
-    def _wanted(self) -> Wanted:
-        return Wanted(self.table, Where(self.terms), tuple(self.columns))
+    def _row_request(self) -> RowRequest:
+        return RowRequest(self.table, RequestPredicate(self.terms), tuple(self.columns))
 
-    def read(self, partition: Share) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: KeyRangePartition) -> Iterator[pa.RecordBatch]:
         store = open_store(self.url, "r")
         try:
             if self.table.is_lazy:
-                yield from as_spark(table_wanted(store, self._wanted()), self.schema)
+                yield from to_spark_batches(read_request(store, self._row_request()), self.schema)
                 return
             if partition.index:
-                yield from as_spark(self._indexed(store, partition), self.schema)
+                yield from to_spark_batches(self._read_by_index(store, partition), self.schema)
                 return
-            for bounds in partition.pairs:
-                yield from as_spark(rows_at(store, self.table, self.columns, partition.position, bounds), self.schema)
+            for bounds in partition.ranges:
+                yield from to_spark_batches(
+                    rows_at(store, self.table, self.columns, partition.position, bounds), self.schema
+                )
         finally:
             store.close()
 
-    def _indexed(self, store: Store, partition: Share) -> pa.Table:
-        source = Positions(store, partition.position, Batch(0, partition.cut, {}))
-        wanted = self._wanted()
-        way = by_index(source, wanted, partition.index)
+    def _read_by_index(self, store: Store, partition: KeyRangePartition) -> pa.Table:
+        source = PositionState(store, partition.position, Batch(0, partition.cut, {}))
+        wanted = self._row_request()
+        way = find_index_path(source, wanted, partition.index)
         if way is None:  # dropped since: what it would have given is read from the table, once
             raise UnknownName(
                 f"The index {partition.index} was dropped while it was read.", hint="Run the query again."
             )
-        way = replace(way, ranges=replace(way.ranges, pairs=partition.pairs))
-        found = list(by_way(source, wanted, way))
-        return pa.concat_tables([shown(wanted, schema_of(wanted).empty_table()), *found])
+        way = replace(way, ranges=replace(way.ranges, pairs=partition.ranges))
+        found = list(scan_path(source, wanted, way))
+        return pa.concat_tables([to_visible_rows(wanted, request_schema(wanted).empty_table()), *found])
 
 
-def _shared(pairs: Sequence[Bounds], parts: int) -> list[tuple[Bounds, ...]]:
+def _group_ranges(ranges: Sequence[KeyBounds], group_count: int) -> list[tuple[KeyBounds, ...]]:
     """Neighbours together, in as many shares; one, at least: Spark wants a partition."""
-    each = max(1, -(-len(pairs) // parts))
-    return [tuple(pairs[i : i + each]) for i in range(0, len(pairs), each)] or [()]
+    each = max(1, -(-len(ranges) // group_count))
+    return [tuple(ranges[i : i + each]) for i in range(0, len(ranges), each)] or [()]
 
 
-def _cut(pair: Bounds, points: Sequence[bytes]) -> Iterator[Bounds]:
-    low, high = pair
+def _split_range(key_range: KeyBounds, points: Sequence[bytes]) -> Iterator[KeyBounds]:
+    low, high = key_range
     inside = [p for p in points if (low is None or p > low) and (high is None or p < high)]
     yield from pairwise([low, *inside, high])
 
 
-def as_spark(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
+def to_spark_batches(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
     """Batches in exactly the Arrow schema that Spark expects."""
     expected = to_arrow_schema(schema, timezone="UTC")
     known = {name.lower(): name for name in rows.column_names}  # a schema of the user's own may spell them otherwise
     asked = rows.select([known[name.lower()] for name in expected.names]).rename_columns(expected.names)
-    yield from asked.cast(expected).to_batches(max_chunksize=ROWS)
+    yield from asked.cast(expected).to_batches(max_chunksize=BATCH_ROWS)
 
 
 def is_stale(options: Mapping[str, str]) -> bool:
@@ -176,7 +189,7 @@ def is_stale(options: Mapping[str, str]) -> bool:
     return str(options.get("stale", "false")).lower() == "true"
 
 
-def position_of(store: Store, text: str | None) -> int:
+def parse_position(store: Store, text: str | None) -> int:
     """A log position: the head, or what a number or token says."""
     if text is None:
         return store.head()
@@ -188,13 +201,13 @@ def position_of(store: Store, text: str | None) -> int:
     return token.position
 
 
-def default_parts() -> int:
+def default_partition_count() -> int:
     import os
 
     return 2 * (os.cpu_count() or 1)
 
 
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
+def _positive_option(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name)
     if text is None:
         return default
@@ -206,26 +219,26 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 
-def pushed(table: Table, filters: Sequence[Filter]) -> Iterator[Term]:
+def extract_terms(table: Table, filters: Sequence[Filter]) -> Iterator[SargableTerm]:
     """What filters say of single columns."""
-    columns = {c.name: c for c in table.columns if c.type not in _UNSURE}
+    columns = {c.name: c for c in table.columns if c.type not in _SESSION_DEPENDENT_TYPES}
     for f in filters:
         (name,) = f.attribute if isinstance(getattr(f, "attribute", None), tuple) and len(f.attribute) == 1 else ("",)
         column = columns.get(name)
         if column is None:
             continue
         if isinstance(f, IsNull | IsNotNull):
-            yield Term(column.name, column.type, NULL if isinstance(f, IsNull) else THERE)
+            yield SargableTerm(column.name, column.type, IS_NULL if isinstance(f, IsNull) else NOT_NULL)
         elif isinstance(f, StringStartsWith):
-            yield Term(column.name, column.type, PREFIX, (f.value,))
+            yield SargableTerm(column.name, column.type, PREFIX, (f.value,))
         elif isinstance(f, In):
-            values = [compared(column, EQUAL, v) for v in f.value if v is not None]
+            values = [comparison_term(column, EQUAL, v) for v in f.value if v is not None]
             if all(v is not None for v in values):
-                yield Term(column.name, column.type, EQUAL, tuple(v.values[0] for v in values if v is not None))
-        elif type(f) in _OPS and (found := compared(column, _OPS[type(f)], f.value)) is not None:
+                yield SargableTerm(column.name, column.type, EQUAL, tuple(v.values[0] for v in values if v is not None))
+        elif type(f) in _COMPARISONS and (found := comparison_term(column, _COMPARISONS[type(f)], f.value)) is not None:
             yield found
 
 
-_OPS = {EqualTo: EQUAL, GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<="}
-_UNSURE = (*types.TIMES, types.BINARY)
+_COMPARISONS = {EqualTo: EQUAL, GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<="}
+_SESSION_DEPENDENT_TYPES = (*types.TIMES, types.BINARY)
 """Types whose values Spark hands over in ways that depend on its session."""

@@ -31,13 +31,13 @@ from viewkeeper.errors import BadValue, ReadOnly, UnknownName
 from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.store.contract.lazy_reads import refuse_changes
-from viewkeeper.store.registry import PLACES, open_store
+from viewkeeper.store.contract.lazy_reads import check_has_changes
+from viewkeeper.store.registry import PATH_SCHEMES, open_store
 
 if TYPE_CHECKING:
     from viewkeeper.spark.batch_reader import RowReader
     from viewkeeper.spark.stream_reader import ChangeReader
-    from viewkeeper.spark.writer import StreamWriter, Writer
+    from viewkeeper.spark.writer import StreamWriter, TableWriter
 
 
 OPTIONS = ("db", "table", "columns", "partitions", "at", "changes", "from", "hold", "stale", "operation")
@@ -54,12 +54,12 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         return "viewkeeper"
 
     def schema(self) -> str:
-        table, _ = self._table()
-        if self._changes:
-            refuse_changes(table)
+        table, _ = self._find_table()
+        if self._reads_changes:
+            check_has_changes(table)
         columns = [
-            *wanted(table, self.options.get("columns")),
-            *([Column(table.weight, types.BIGINT)] if self._changes else []),
+            *selected_columns(table, self.options.get("columns")),
+            *([Column(table.weight_column, types.BIGINT)] if self._reads_changes else []),
         ]
         # A bare `timestamp` is whatever the reader's session takes it for.
         names = {types.TIMESTAMP: "timestamp_ltz"}
@@ -68,37 +68,37 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: Any) -> RowReader:
         from viewkeeper.spark.batch_reader import RowReader
 
-        if self._changes:
+        if self._reads_changes:
             raise BadValue("Changes are read with readStream.", hint="Leave option changes out of spark.read.")
-        table, url = self._table()
-        return RowReader(url, table, _known(table, schema), schema, self.options)
+        table, url = self._find_table()
+        return RowReader(url, table, _requested_columns(table, schema), schema, self.options)
 
     def streamReader(self, schema: Any) -> ChangeReader:
         from viewkeeper.spark.stream_reader import ChangeReader
 
-        table, url = self._table()
-        if table.weight not in schema.fieldNames():
+        table, url = self._find_table()
+        if table.weight_column not in schema.fieldNames():
             raise BadValue(
-                f"A stream of changes has the column {table.weight}: rows that come and rows that go.",
+                f"A stream of changes has the column {table.weight_column}: rows that come and rows that go.",
                 hint='Add .option("changes", "true").',
             )
-        return ChangeReader(url, table, _known(table, schema), schema, self.options)
+        return ChangeReader(url, table, _requested_columns(table, schema), schema, self.options)
 
-    def writer(self, schema: Any, overwrite: bool) -> Writer:
-        from viewkeeper.spark.writer import Writer
+    def writer(self, schema: Any, overwrite: bool) -> TableWriter:
+        from viewkeeper.spark.writer import TableWriter
 
-        return Writer(*self._target(schema, overwrite), self.options)
+        return TableWriter(*self._check_target(schema, overwrite), self.options)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         from viewkeeper.spark.writer import StreamWriter
 
-        return StreamWriter(*self._target(schema, overwrite), self.options)
+        return StreamWriter(*self._check_target(schema, overwrite), self.options)
 
     @property
-    def _changes(self) -> bool:
+    def _reads_changes(self) -> bool:
         return str(self.options.get("changes", "false")).lower() == "true"
 
-    def _table(self) -> tuple[Table, str]:
+    def _find_table(self) -> tuple[Table, str]:
         """The table, and the database's URL in a form that holds in every process."""
         for given in self.options:  # an `operaton` that is passed over would upsert what was to be deleted
             near = get_close_matches(given.lower(), OPTIONS, 1, 0.8)
@@ -115,17 +115,17 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
 
     def _url(self) -> str:
         scheme, colon, path = str(self.options["db"]).partition(":")
-        if scheme not in PLACES or self.directory is None:
+        if scheme not in PATH_SCHEMES or self.directory is None:
             return f"{scheme}{colon}{path}"
         return f"{scheme}:{Path(self.directory) / Path(path).expanduser()}"
 
-    def _target(self, schema: Any, overwrite: bool) -> tuple[str, Table]:
-        table, url = self._table()
+    def _check_target(self, schema: Any, overwrite: bool) -> tuple[str, Table]:
+        table, url = self._find_table()
         if table.is_view:
             raise ReadOnly(f"{table.name} is a materialized view.", hint="Write to its base tables.")
         if overwrite:
             raise BadValue("Rows are upserted by key; a table is not overwritten.", hint='Use .mode("append").')
-        names = [name for name in schema.fieldNames() if name != table.weight]
+        names = [name for name in schema.fieldNames() if name != table.weight_column]
         known = {c.name.lower() for c in table.columns}
         if unknown := [name for name in names if name.lower() not in known]:
             raise UnknownName(
@@ -138,24 +138,24 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         return url, table
 
 
-def wanted(table: Table, columns: str | None) -> list[Column]:
+def selected_columns(table: Table, columns: str | None) -> list[Column]:
     """The columns that the option `columns` names, or all."""
     if not columns:
         return list(table.columns)
-    return _called(table, [_unquoted(name) for name in _LISTED.findall(columns)])
+    return _columns_by_name(table, [_unquote(name) for name in _NAME_IN_LIST.findall(columns)])
 
 
-_LISTED = re.compile(r"\s*(`(?:[^`]|``)*`|[^,]+)\s*(?:,|$)")
+_NAME_IN_LIST = re.compile(r"\s*(`(?:[^`]|``)*`|[^,]+)\s*(?:,|$)")
 """One name of a list: in backticks, or anything up to the comma."""
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     name = name.strip()
     is_quoted = len(name) > 1 and name[0] == name[-1] == "`"
     return name[1:-1].replace("``", "`") if is_quoted else name
 
 
-def _called(table: Table, names: Sequence[str]) -> list[Column]:
+def _columns_by_name(table: Table, names: Sequence[str]) -> list[Column]:
     visible = {c.name.lower(): c for c in table.columns}
     if unknown := [name for name in names if name.lower() not in visible]:
         raise UnknownName(
@@ -164,6 +164,6 @@ def _called(table: Table, names: Sequence[str]) -> list[Column]:
     return [visible[name.lower()] for name in names]
 
 
-def _known(table: Table, schema: Any) -> list[str]:
+def _requested_columns(table: Table, schema: Any) -> list[str]:
     """The table's columns that a schema asks for, the user's own or ours."""
-    return [c.name for c in _called(table, [n for n in schema.fieldNames() if n != table.weight])]
+    return [c.name for c in _columns_by_name(table, [n for n in schema.fieldNames() if n != table.weight_column])]

@@ -31,25 +31,25 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from viewkeeper.errors import Unsupported
-from viewkeeper.model.delta import plain
+from viewkeeper.model.delta import normalize_chunks
 from viewkeeper.model.schema import COUNT, WEIGHT, Table
-from viewkeeper.read.position_state import consolidated, outside, rows_at
+from viewkeeper.read.position_state import consolidate_rows, rows_at, to_external_types
 from viewkeeper.read.subscribe import check_since, suspension_of
-from viewkeeper.read.suspension import refuse
-from viewkeeper.spark.batch_reader import as_spark, is_stale, position_of
+from viewkeeper.read.suspension import refuse_suspended
+from viewkeeper.spark.batch_reader import is_stale, parse_position, to_spark_batches
 from viewkeeper.store.contract.store import Store
 from viewkeeper.store.registry import open_store
 
-HELD = 3600.0
+HOLD_SECONDS = 3600.0
 SNAPSHOT = -1
 
 
 @dataclass
-class Span(InputPartition):  # type: ignore[misc]
+class PositionSpan(InputPartition):  # type: ignore[misc]
     """The calls of one micro-batch."""
 
     after: int
-    upto: int
+    end: int
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -57,27 +57,27 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def __init__(self, url: str, table: Table, columns: list[str], schema: Any, options: Mapping[str, str]) -> None:
         self.url, self.table, self.columns, self.schema = url, table, columns, schema
-        self.begin = options.get("from", "snapshot")
-        self.name = options.get("hold")
-        self.hold = f"stream:{self.name}" if self.name else f"spark-stream-{secrets.token_hex(8)}"
-        self.available: int | None = None
+        self.start_from = options.get("from", "snapshot")
+        self.hold_name = options.get("hold")
+        self.hold = f"stream:{self.hold_name}" if self.hold_name else f"spark-stream-{secrets.token_hex(8)}"
+        self.available_position: int | None = None
         self.stale = is_stale(options)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Without it Spark makes one batch only, and of a query that was killed that is the one left unfinished."""
         store = open_store(self.url, "r")
         try:
-            self.available = store.head()
+            self.available_position = store.head()
         finally:
             store.close()
 
     def initialOffset(self) -> dict[str, int]:
-        if self.begin == "snapshot":
+        if self.start_from == "snapshot":
             return {"position": SNAPSHOT}
         store = open_store(self.url, "w")
         try:
-            position = position_of(store, None if self.begin == "now" else self.begin)
-            self._keep(store, position)
+            position = parse_position(store, None if self.start_from == "now" else self.start_from)
+            self._hold_log(store, position)
             return {"position": position}
         finally:
             store.close()
@@ -85,57 +85,57 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         store = open_store(self.url, "w")
         try:
-            found = store.catalog().of(self.table.id)
-            refuse(found, stale=self.stale)
-            head = store.head() if self.available is None else self.available
+            found = store.catalog().find_by_id(self.table.id)
+            refuse_suspended(found, stale=self.stale)
+            head = store.head() if self.available_position is None else self.available_position
             if start["position"] != SNAPSHOT and suspension_of(found) is None:
                 check_since(store, self.table, start["position"])
-            self._keep(store, head if start["position"] == SNAPSHOT else start["position"])
+            self._hold_log(store, head if start["position"] == SNAPSHOT else start["position"])
             return {"position": head}
         finally:
             store.close()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [Span(start["position"], end["position"])]
+        return [PositionSpan(start["position"], end["position"])]
 
-    def read(self, partition: Span) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: PositionSpan) -> Iterator[pa.RecordBatch]:
         store = open_store(self.url, "r")
         try:
             if partition.after == SNAPSHOT:
-                rows = rows_at(store, self.table, self.columns, partition.upto, (None, None))
-                rows = rows.append_column(self.table.weight, pa.array(np.ones(rows.num_rows, np.int64)))
+                rows = rows_at(store, self.table, self.columns, partition.end, (None, None))
+                rows = rows.append_column(self.table.weight_column, pa.array(np.ones(rows.num_rows, np.int64)))
             else:
-                rows = delta(store, self.table, self.columns, partition.after, partition.upto)
+                rows = read_delta(store, self.table, self.columns, partition.after, partition.end)
         finally:
             store.close()
-        yield from as_spark(rows, self.schema)
+        yield from to_spark_batches(rows, self.schema)
 
     def commit(self, end: dict[str, int]) -> None:
         store = open_store(self.url, "w")
         try:
-            self._keep(store, end["position"])
+            self._hold_log(store, end["position"])
         finally:
             store.close()
 
     def stop(self) -> None:
         """A hold without a name is left to expire: the query may be started again."""
 
-    def _keep(self, store: Store, position: int) -> None:
+    def _hold_log(self, store: Store, position: int) -> None:
         """Keep the log from here on, never forgetting less than a hold of this query's last run does."""
-        there = [h.position for h in store.holds() if h.name == self.hold] if self.name else []
+        there = [h.position for h in store.holds() if h.name == self.hold] if self.hold_name else []
         if not there or position >= there[0]:
             with suppress(Unsupported):
-                store.hold(self.hold, position, None if self.name else time.time() + HELD)
+                store.hold(self.hold, position, None if self.hold_name else time.time() + HOLD_SECONDS)
 
 
-def delta(store: Store, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+def read_delta(store: Store, table: Table, columns: Sequence[str], after: int, end: int) -> pa.Table:
     """The visible rows that came and went in (after, upto], with their weights."""
     stored = [*columns, *([COUNT] if table.is_bag else [])]
-    found = plain(store.changes(table, stored, after, upto))
+    found = normalize_chunks(store.changes(table, stored, after, end))
     if table.is_bag:
         counted = pa.array(found[WEIGHT].to_numpy() * found[COUNT].to_numpy())
         found = found.drop_columns([COUNT, WEIGHT]).append_column(WEIGHT, counted)
-    rows = consolidated(store, found) if found.num_rows else found
+    rows = consolidate_rows(store, found) if found.num_rows else found
     weights = np.asarray(rows[WEIGHT].to_numpy(), np.int64)
-    result = outside(table, rows.select(list(columns)))
-    return result.append_column(table.weight, pa.array(weights))
+    result = to_external_types(table, rows.select(list(columns)))
+    return result.append_column(table.weight_column, pa.array(weights))

@@ -25,16 +25,16 @@ from viewkeeper.errors import BadValue
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.intake.rows import keys_table, last_by_key, rows_table
 from viewkeeper.model.schema import Table
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.registry import open_store
 
-ORPHANED = 86_400.0
+ORPHAN_SECONDS = 86_400.0
 """Seconds after which a staged file is nobody's."""
-QUERY_ID = "sql.streaming.queryId"
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 @dataclass
-class Staged(WriterCommitMessage):  # type: ignore[misc]
+class StagedFile(WriterCommitMessage):  # type: ignore[misc]
     """A task's report: its file (none if it had no rows), its partition, and the streaming query it works for."""
 
     file: str | None
@@ -42,94 +42,94 @@ class Staged(WriterCommitMessage):  # type: ignore[misc]
     query: str | None
 
 
-class Writer(DataSourceArrowWriter):  # type: ignore[misc]
+class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """`df.write`."""
 
     def __init__(self, url: str, table: Table, options: Mapping[str, str]) -> None:
         self.url, self.table = url, table
-        self.deletes = _operation(options) == "delete"
+        self.deletes = _operation_option(options) == "delete"
         store = open_store(url, "r")
-        self.directory = str(Directory(store.state_path).below("staged"))
+        self.directory = str(StateDirectory(store.state_path).subdirectory("staged"))
         store.close()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self.directory, iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFile:
+        return stage_rows(self.directory, iterator)
 
-    def commit(self, messages: list[Staged | None]) -> None:
-        files = _files(messages)
-        puts, deletes = resolved(self.table, self.directory, files, self.deletes)
+    def commit(self, messages: list[StagedFile | None]) -> None:
+        files = _reported_files(messages)
+        puts, deletes = resolve_writes(self.table, self.directory, files, self.deletes)
         store = open_store(self.url, "w")
         try:
             store.write(self.table, puts, deletes)
         finally:
             store.close()
-        _tidy(self.directory, files)
+        _remove_files(self.directory, files)
 
-    def abort(self, messages: list[Staged | None]) -> None:
-        _tidy(self.directory, _files(messages))
+    def abort(self, messages: list[StagedFile | None]) -> None:
+        _remove_files(self.directory, _reported_files(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     """`df.writeStream`."""
 
     def __init__(self, url: str, table: Table, options: Mapping[str, str]) -> None:
-        self.batch = Writer(url, table, options)
+        self.batch = TableWriter(url, table, options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFile:
         return self.batch.write(iterator)
 
-    def commit(self, messages: list[Staged | None], batchId: int) -> None:
-        files = _files(messages)
+    def commit(self, messages: list[StagedFile | None], batchId: int) -> None:
+        files = _reported_files(messages)
         queries = {m.query for m in messages if m is not None and m.query}
         if len(queries) != 1:
             raise BadValue("The tasks of the batch do not know which query they work for.", hint="")
-        puts, deletes = resolved(self.batch.table, self.batch.directory, files, self.batch.deletes)
+        puts, deletes = resolve_writes(self.batch.table, self.batch.directory, files, self.batch.deletes)
         store = open_store(self.batch.url, "w")
         try:
             store.write_once(self.batch.table, puts, deletes, f"{queries.pop()}:{self.batch.table.id}", batchId)
         finally:
             store.close()
-        _tidy(self.batch.directory, files)
+        _remove_files(self.batch.directory, files)
 
-    def abort(self, messages: list[Staged | None], batchId: int) -> None:
-        _tidy(self.batch.directory, _files(messages))
+    def abort(self, messages: list[StagedFile | None], batchId: int) -> None:
+        _remove_files(self.batch.directory, _reported_files(messages))
 
 
-def staged(directory: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+def stage_rows(directory: str, batches: Iterator[pa.RecordBatch]) -> StagedFile:
     """A task's rows in a file of its own."""
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
-    query = context.getLocalProperty(QUERY_ID) if context is not None else None
+    query = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     first = next(batches, None)
     if first is None:
-        return Staged(None, partition, query)
-    place = Directory(directory)
-    place.make()
+        return StagedFile(None, partition, query)
+    place = StateDirectory(directory)
+    place.create()
     name = f"{partition}-{secrets.token_hex(8)}.arrow"
     with pa.OSFile(str(place / name), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as writer:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
-    place.save(name)
-    return Staged(name, partition, query)
+    place.upload(name)
+    return StagedFile(name, partition, query)
 
 
-def resolved(table: Table, directory: str, files: Sequence[str], delete: bool) -> tuple[pa.Table, pa.Table]:
+def resolve_writes(table: Table, directory: str, files: Sequence[str], delete: bool) -> tuple[pa.Table, pa.Table]:
     """The rows to put and the keys to delete, unique by key over both."""
     keys = [c.name for c in table.key_columns]
     none = table.arrow.empty_table()
     if not files:
         return none, none.select(keys)
-    place = Directory(directory)
+    place = StateDirectory(directory)
     opened = [pa.ipc.open_stream(pa.OSFile(str(place.fetch(file)))) for file in files]
     rows = pa.concat_tables([one.read_all() for one in opened]).combine_chunks()
     came, went = rows, rows.slice(0, 0)
     if delete:
         came, went = went, rows
-    elif table.weight in rows.column_names:
-        came = rows.filter(pc.greater(rows[table.weight], 0))
-        went = rows.filter(pc.less(rows[table.weight], 0))
-    plain = [n for n in rows.column_names if n != table.weight]
+    elif table.weight_column in rows.column_names:
+        came = rows.filter(pc.greater(rows[table.weight_column], 0))
+        went = rows.filter(pc.less(rows[table.weight_column], 0))
+    plain = [n for n in rows.column_names if n != table.weight_column]
     puts = last_by_key(table, rows_table(table, came.select(plain)))
     named = [n for n in plain if n.lower() in {k.lower() for k in keys}]
     deletes = last_by_key(table, keys_table(table, went.select(named)))
@@ -139,20 +139,20 @@ def resolved(table: Table, directory: str, files: Sequence[str], delete: bool) -
     return puts, deletes
 
 
-def _operation(options: Mapping[str, str]) -> str:
+def _operation_option(options: Mapping[str, str]) -> str:
     operation = options.get("operation", "upsert")
     if operation not in ("upsert", "delete"):
         raise BadValue(f"There is no operation {operation!r}.", hint="Operations: upsert, delete.")
     return operation
 
 
-def _files(messages: Sequence[Staged | None]) -> list[str]:
+def _reported_files(messages: Sequence[StagedFile | None]) -> list[str]:
     """The reported files, in the order of the partitions."""
     reported = [m for m in messages if m is not None and m.file is not None]
     return [str(m.file) for m in sorted(reported, key=lambda m: m.partition)]
 
 
-def _tidy(directory: str, files: Sequence[str]) -> None:
-    place = Directory(directory)
-    for file in (*files, *place.names("*.arrow", older=ORPHANED)):
+def _remove_files(directory: str, files: Sequence[str]) -> None:
+    place = StateDirectory(directory)
+    for file in (*files, *place.list_names("*.arrow", min_age=ORPHAN_SECONDS)):
         place.remove(file)

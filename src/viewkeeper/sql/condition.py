@@ -16,82 +16,84 @@ from viewkeeper.model import types
 from viewkeeper.model.intake import arguments
 from viewkeeper.model.schema import Table
 from viewkeeper.plan.logical.nodes import Expr
-from viewkeeper.read.access.key_ranges import Bounds
-from viewkeeper.read.access.path import Wanted
-from viewkeeper.read.access.predicates import Where, by_condition, by_values
-from viewkeeper.read.access.request import asked
+from viewkeeper.read.access.key_ranges import KeyBounds
+from viewkeeper.read.access.path import RowRequest
+from viewkeeper.read.access.predicates import RequestPredicate, predicate_from_condition, predicate_from_values
+from viewkeeper.read.access.request import build_request
 from viewkeeper.resources.prepared_statements import connect
-from viewkeeper.sql.embedded.coercion import NoColumn, NotProven, NotRead
-from viewkeeper.sql.embedded.query import tree
-from viewkeeper.sql.embedded.typing import Field, Scope
+from viewkeeper.sql.embedded.coercion import UnknownColumn, UnparsableQuery, UnprovenQuery
+from viewkeeper.sql.embedded.query import parse_query
+from viewkeeper.sql.embedded.typing import Scope, ScopeField
 
-_PARTS = {"type", "modifiers", "cte_map", "select_list", "from_table", "where_clause", "aggregate_handling"}
+_CONDITION_FIELDS = {"type", "modifiers", "cte_map", "select_list", "from_table", "where_clause", "aggregate_handling"}
 
 
-def asked_of(
+def row_request_of(
     table: Table,
     where: str | Mapping[str, Any] | None,
     columns: Sequence[str] | None,
     order_by: Sequence[str] | str | None,
     limit: int | None,
-    within: Bounds = (None, None),
-) -> Wanted:
+    bounds: KeyBounds = (None, None),
+) -> RowRequest:
     """What `scan` and `read` are asked for, checked."""
-    return asked(table, where_of(table, where), columns, order_by, limit, within)
+    return build_request(table, where_of(table, where), columns, order_by, limit, bounds)
 
 
-def where_of(table: Table, given: str | Mapping[str, Any] | None) -> Where:
+def where_of(table: Table, where: str | Mapping[str, Any] | None) -> RequestPredicate:
     """The condition that `where=` says."""
-    if given is None:
-        return Where()
-    if isinstance(given, Mapping):
-        return by_values(table, given)
-    if not isinstance(given, str):
+    if where is None:
+        return RequestPredicate()
+    if isinstance(where, Mapping):
+        return predicate_from_values(table, where)
+    if not isinstance(where, str):
         raise BadValue(
-            f"where is {arguments.short(given)}.", hint="Give a condition as text, or columns and their values."
+            f"where is {arguments.shorten(where)}.", hint="Give a condition as text, or columns and their values."
         )
     try:
-        return by_condition(condition(table, given))
+        return predicate_from_condition(parse_condition(table, where))
     except RecursionError:
         raise BadStatement("where is nested too deeply.", hint="Write it with fewer brackets.") from None
-    except NoColumn as why:
+    except UnknownColumn as why:
         raise UnknownName(
-            f"where={arguments.short(given)}: {why} in {table.name}.",
+            f"where={arguments.shorten(where)}: {why} in {table.name}.",
             hint=f"It has: {', '.join(c.name for c in table.columns)}.",
         ) from why
-    except NotRead as why:
+    except UnparsableQuery as why:
         raise BadStatement(
-            f"where={arguments.short(given)} is no condition: {why}.",
-            hint=f"Write what follows WHERE; what Spark alone can read is asked by {_asked(table)}.",
+            f"where={arguments.shorten(where)} is no condition: {why}.",
+            hint=f"Write what follows WHERE; what Spark alone can read is asked by {_sql_hint(table)}.",
         ) from why
-    except NotProven as why:
+    except UnprovenQuery as why:
         raise Unsupported(
-            f"where={arguments.short(given)} is not known to mean what Spark means here: {why}.",
-            hint=f"Ask by {_asked(table)}.",
+            f"where={arguments.shorten(where)} is not known to mean what Spark means here: {why}.",
+            hint=f"Ask by {_sql_hint(table)}.",
         ) from why
 
 
-def _asked(table: Table) -> str:
+def _sql_hint(table: Table) -> str:
     return f"SQL: SELECT … FROM {table.name} WHERE …"
 
 
-def condition(table: Table, text: str) -> Expr:
+def parse_condition(table: Table, text: str) -> Expr:
     """The condition over the columns of a table; NotProven if the embedded engine does not take it."""
-    fields = tuple(Field(table.name, c.name, c.name, c.type, c.nullable) for c in table.columns)
-    found = Scope(fields).read(_parsed(text))
+    fields = tuple(ScopeField(table.name, c.name, c.name, c.type, c.nullable) for c in table.columns)
+    found = Scope(fields).read(_parse_tree(text))
     if found.type != types.BOOLEAN:
-        raise BadStatement(f"where={arguments.short(text)} is no condition.", hint="Write a comparison.")
+        raise BadStatement(f"where={arguments.shorten(text)} is no condition.", hint="Write a comparison.")
     if can_raise(found):
-        raise NotProven("a condition that can fail")
+        raise UnprovenQuery("a condition that can fail")
     return found
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Mapping[str, Any]:
+def _parse_tree(text: str) -> Mapping[str, Any]:
     with connect(threads=1) as connection:
-        node = tree(connection, f"SELECT 1 FROM _rows WHERE {text}")
+        node = parse_query(connection, f"SELECT 1 FROM _rows WHERE {text}")
     modifiers = node.get("modifiers")
-    if node["type"] != "SELECT_NODE" or not node.keys() <= _PARTS or modifiers or "where_clause" not in node:
-        raise BadStatement(f"where={arguments.short(text)} is more than a condition.", hint="Write what follows WHERE.")
+    if node["type"] != "SELECT_NODE" or not node.keys() <= _CONDITION_FIELDS or modifiers or "where_clause" not in node:
+        raise BadStatement(
+            f"where={arguments.shorten(text)} is more than a condition.", hint="Write what follows WHERE."
+        )
     found: Mapping[str, Any] = node["where_clause"]
     return found

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 def run(db: Database, statement: statements.Statement, progress: Progress | None) -> None:
     """Run a statement that creates, alters or drops."""
-    if (load := _LOADS.get(type(statement))) is not None:
+    if (load := _LOADING_STATEMENTS.get(type(statement))) is not None:
         load(db, statement, progress)
     else:
         _STATEMENTS[type(statement)](db, statement)
@@ -46,17 +46,17 @@ def _drop_table(db: Database, statement: statements.DropTable) -> None:
     catalog.refuse_index(statement.name, "DROP INDEX")
     if isinstance(found, View):
         raise BadValue(f"{statement.name} is a materialized view.", hint="Write DROP MATERIALIZED VIEW.")
-    _drop(db, catalog.table(statement.name))
+    _drop_base_table(db, catalog.table(statement.name))
 
 
-def _drop(db: Database, table: Table) -> None:
+def _drop_base_table(db: Database, table: Table) -> None:
     """A base table, with its indexes."""
     from viewkeeper.maintain.definitions import catalog_changes
 
     catalog = db._store.catalog()
     if catalog.indexes.get(table.id):
         catalog_changes.refuse_used(catalog, table)
-        db._maintain().definer.drop(table)
+        db._acquire_maintainer().definer.drop(table)
     else:
         catalog_changes.drop_table(db._store, table)
 
@@ -70,11 +70,11 @@ def _change_column(db: Database, statement: alter.ColumnChange) -> None:
             alter_table.add_column(db._store, statement)
         case alter.DropColumn():
             if statement.cascade:  # a crash between leaves some of them dropped, and the column where it was
-                views, indexes = alter_table.users_of(db._store, db._spark, statement)
+                views, indexes = alter_table.column_users(db._store, db._spark, statement)
                 for name in indexes:
                     _drop_index(db, syntax_indexes.DropIndex(name))
                 drop_views(db, views)
-            alter_table.let_go(db._store, db._maintain, statement)
+            alter_table.release_column(db._store, db._acquire_maintainer, statement)
             alter_table.drop_column(db._store, db._spark, statement)
         case alter.RenameColumn():
             alter_table.rename_column(db._store, statement)
@@ -86,7 +86,7 @@ def _widen_column(db: Database, statement: alter.AlterType, progress: Progress |
     from viewkeeper.maintain.definitions import alter_table
 
     db._writes.check_mode(f"alter {statement.table}")
-    alter_table.widen_column(db._store, db._maintain, db._spark, statement, progress)
+    alter_table.widen_column(db._store, db._acquire_maintainer, db._spark, statement, progress)
 
 
 def _rename(db: Database, statement: alter.Rename | syntax_indexes.RenameIndex) -> None:
@@ -107,7 +107,7 @@ def create_views(db: Database, texts: Sequence[str], progress: Progress | None) 
     wanted = [s for s in map(statements.parse, texts) if isinstance(s, statements.CreateView)]
     catalog = db._store.catalog()
     there = {s.name.lower() for s in wanted if s.if_not_exists and isinstance(catalog.find(s.name), View)}
-    fresh = planning.once([s for s in wanted if s.name.lower() not in there])
+    fresh = planning.unique_definitions([s for s in wanted if s.name.lower() not in there])
     for statement in fresh:
         if catalog.find(statement.name) is not None:
             taken = NameTaken(f"The name {statement.name!r} is in use.")
@@ -115,33 +115,35 @@ def create_views(db: Database, texts: Sequence[str], progress: Progress | None) 
             raise taken
     if not fresh:
         return []
-    maintainer = db._maintain()
+    maintainer = db._acquire_maintainer()
     templates = maintainer.definer.templates
-    with maintainer.publisher.defining:
+    with maintainer.publisher.definition_lock:
         maintainer.refresh()
-        planned = _planned(db, maintainer, lambda: planning.plan_many(db._store, db._spark, fresh, templates))
+        planned = _plan_detaching_members(
+            db, maintainer, lambda: planning.plan_definitions(db._store, db._spark, fresh, templates)
+        )
         maintainer.definer.create_planned(planned, progress=progress or db._progress)
     return [statement.name for statement in fresh]
 
 
-def _planned(db: Database, maintainer: Maintainer, plan: Callable[[], T]) -> T:
+def _plan_detaching_members(db: Database, maintainer: Maintainer, plan: Callable[[], T]) -> T:
     """What is planned; members of families that it reads become views by themselves first."""
-    from viewkeeper.maintain.definitions.planning import ReadsMembers
+    from viewkeeper.maintain.definitions.planning import MemberReadError
 
     while True:
         try:
             return plan()
-        except ReadsMembers as found:
+        except MemberReadError as found:
             for member in found.members:
-                _leave(db, maintainer, member)
+                _detach_member(db, maintainer, member)
 
 
-def _leave(db: Database, maintainer: Maintainer, member: View) -> View:
+def _detach_member(db: Database, maintainer: Maintainer, member: View) -> View:
     """A member of a family as a view by itself, which it is from now on."""
-    from viewkeeper.maintain.definitions.planning import alone
+    from viewkeeper.maintain.definitions.planning import plan_detached_member
 
-    view = alone(db._store, db._spark, member, maintainer.definer.templates)
-    maintainer.definer.leave(member, view, progress=db._progress)
+    view = plan_detached_member(db._store, db._spark, member, maintainer.definer.templates)
+    maintainer.definer.detach_member(member, view, progress=db._progress)
     return db._store.catalog().view(member.table.name)
 
 
@@ -162,36 +164,40 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
         return
     if "sync" in statement.options and _create_synchronous(db, statement, old, progress):
         return
-    maintainer = db._maintain()
-    with maintainer.publisher.defining:
+    maintainer = db._acquire_maintainer()
+    with maintainer.publisher.definition_lock:
         maintainer.refresh()
         templates, store = maintainer.definer.templates, db._store
         if old is None:
-            planned = _planned(
-                db, maintainer, lambda: planning.plan_many(store, db._spark, [statement], templates, named=False)
+            planned = _plan_detaching_members(
+                db,
+                maintainer,
+                lambda: planning.plan_definitions(store, db._spark, [statement], templates, name_errors=False),
             )
-            if planned.gathered.members:
+            if planned.families.members:
                 maintainer.definer.create_planned(planned, progress=progress)
                 return
             (view,) = planned.views
         else:
-            old = _leave(db, maintainer, old) if old.is_member else old
-            view = _planned(db, maintainer, lambda: planning.plan(store, db._spark, statement, templates, old))
+            old = _detach_member(db, maintainer, old) if old.is_member else old
+            view = _plan_detaching_members(
+                db, maintainer, lambda: planning.plan_definition(store, db._spark, statement, templates, old)
+            )
         if old is None:
-            maintainer.definer.create(view, progress=_told(view, progress))
+            maintainer.definer.create(view, progress=_load_progress(view, progress))
         else:
-            catalog_changes.refuse_reshaped(db._store.catalog(), old, view)
+            catalog_changes.refuse_shape_change(db._store.catalog(), old, view)
             users = db._store.catalog().dependents([old.table.id])
-            maintainer.definer.replace(old, view, frozenset(users), progress=_told(view, progress))
+            maintainer.definer.replace(old, view, frozenset(users), progress=_load_progress(view, progress))
 
 
-def _told(view: View, progress: Progress | None) -> Progress | None:
+def _load_progress(view: View, progress: Progress | None) -> Progress | None:
     """Who is told how far the load of a view is; one with a rate waits there so that it is not faster."""
     from viewkeeper.maintain.definitions.catalog_changes import load_rate
-    from viewkeeper.maintain.load.backfill import throttled
+    from viewkeeper.maintain.load.backfill import throttle
 
     rate = load_rate(view)
-    return progress if rate is None else throttled(progress, rate)
+    return progress if rate is None else throttle(progress, rate)
 
 
 def _create_synchronous(
@@ -199,10 +205,12 @@ def _create_synchronous(
 ) -> bool:
     """A view that writes keep, for which nobody has to maintain; False if batches keep it."""
     from viewkeeper.maintain.definitions import planning, synchronous_views
-    from viewkeeper.plan.families.plan_templates import Templates
+    from viewkeeper.plan.families.plan_templates import TemplateCache
 
-    view = synchronous_views.planned(db._store, planning.plan(db._store, db._spark, statement, Templates()))
-    if view.sync is None:
+    view = synchronous_views.plan_synchronous_view(
+        db._store, planning.plan_definition(db._store, db._spark, statement, TemplateCache())
+    )
+    if view.synchronous_state is None:
         return False
     if old is not None:
         raise Unsupported(
@@ -218,22 +226,24 @@ def _create_family(db: Database, statement: statements.CreateView, old: View | N
 
     if old is not None:
         raise Unsupported(f"{statement.name} is there; a family is not replaced.", hint="Drop it and create it again.")
-    maintainer = db._maintain()
-    with maintainer.publisher.defining:
+    maintainer = db._acquire_maintainer()
+    with maintainer.publisher.definition_lock:
         maintainer.refresh()
-        parameters = catalog_changes.create_parameters(db._store, statement)
+        parameters = catalog_changes.create_parameter_table(db._store, statement)
         try:
-            view = _planned(db, maintainer, lambda: planning.family(db._store, db._spark, statement))
-            maintainer.definer.create(view, progress=_told(view, progress))
+            view = _plan_detaching_members(
+                db, maintainer, lambda: planning.plan_family_definition(db._store, db._spark, statement)
+            )
+            maintainer.definer.create(view, progress=_load_progress(view, progress))
         except Exception:
-            _drop(db, parameters)
+            _drop_base_table(db, parameters)
             raise
 
 
 def _alter_view(db: Database, statement: alter.AlterView, progress: Progress | None) -> None:
     db._writes.check_mode(f"alter {statement.name}")
     view = db._store.catalog().view(statement.name)
-    if view.sync is not None:
+    if view.synchronous_state is not None:
         from viewkeeper.maintain.definitions import synchronous_views
 
         if statement.action == "suspend" and view.suspended is None:
@@ -242,17 +252,17 @@ def _alter_view(db: Database, statement: alter.AlterView, progress: Progress | N
             synchronous_views.resume(db._store, view, progress)
         return
     if statement.action == "suspend" and view.suspended is None:
-        maintainer = db._maintain()
-        with maintainer.publisher.defining:
+        maintainer = db._acquire_maintainer()
+        with maintainer.publisher.definition_lock:
             if view.is_member:
                 maintainer.refresh()
-                _leave(db, maintainer, view)
+                _detach_member(db, maintainer, view)
             maintainer.suspender.suspend(frozenset([view.table.id]), "suspended by hand")
     if statement.action == "resume" and view.suspended is not None:
-        maintainer = db._maintain()
+        maintainer = db._acquire_maintainer()
         maintainer.refresh()
         if view.is_member:  # of a family that failed: this one may be none of those that it failed for
-            _leave(db, maintainer, view)
+            _detach_member(db, maintainer, view)
         else:
             maintainer.definer.resume(view, progress=progress)
 
@@ -265,27 +275,30 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
     if found is None and statement.if_exists:
         return
     if isinstance(found, Table):
-        catalog_changes.refuse_parameters_gone(db._store.catalog(), found)
+        catalog_changes.refuse_parameter_table_drop(db._store.catalog(), found)
         raise BadValue(f"{statement.name} is a table.", hint="Write DROP TABLE.")
     db._store.catalog().refuse_index(statement.name, "DROP INDEX")
     view = db._store.catalog().view(statement.name)
     catalog_changes.refuse_used(db._store.catalog(), view.table)
     if view.is_member:
-        db._maintain().definer.drop_members([view])
+        db._acquire_maintainer().definer.drop_members([view])
         return
-    _drop_made(db, view)
-    if view.parameters and (parameters := db._store.catalog().tables_by_id.get(view.parameters)) is not None:
-        _drop(db, parameters)
+    _drop_loaded_view(db, view)
+    if (
+        view.parameter_table_id
+        and (parameters := db._store.catalog().tables_by_id.get(view.parameter_table_id)) is not None
+    ):
+        _drop_base_table(db, parameters)
 
 
-def _drop_made(db: Database, view: View) -> None:
+def _drop_loaded_view(db: Database, view: View) -> None:
     """A view, or an index. One that writes keep needs nobody who maintains, unless it has indexes that batches keep."""
     from viewkeeper.maintain.definitions import synchronous_views
 
-    if view.sync is not None and not db._store.catalog().indexes.get(view.table.id):
+    if view.synchronous_state is not None and not db._store.catalog().indexes.get(view.table.id):
         synchronous_views.drop(db._store, view)
         return
-    db._maintain().definer.drop(view.table)
+    db._acquire_maintainer().definer.drop(view.table)
     synchronous_views.drop_state(db._store, view)
 
 
@@ -301,7 +314,7 @@ def drop_views(db: Database, names: Sequence[str]) -> None:
     for view in views.values():
         catalog_changes.refuse_used(left, view.table)
     if members := [v for v in views.values() if v.is_member]:
-        db._maintain().definer.drop_members(members)
+        db._acquire_maintainer().definer.drop_members(members)
     for number in sorted(
         (n for n, v in views.items() if not v.is_member), reverse=True
     ):  # readers before what they read
@@ -321,16 +334,16 @@ def _create_index(db: Database, statement: syntax_indexes.CreateIndex, progress:
     if "sync" in statement.options:
         from viewkeeper.maintain.definitions import synchronous_views
 
-        view = synchronous_views.planned(db._store, plan_index(db._store, statement))
-        if view.sync is not None:
+        view = synchronous_views.plan_synchronous_view(db._store, plan_index(db._store, statement))
+        if view.synchronous_state is not None:
             synchronous_views.create(db._store, view, progress)
             return
-    maintainer = db._maintain()
-    with maintainer.publisher.defining:
+    maintainer = db._acquire_maintainer()
+    with maintainer.publisher.definition_lock:
         maintainer.refresh()
-        _stand_alone(db, maintainer, [statement.on])
+        _detach_members(db, maintainer, [statement.on])
         view = plan_index(db._store, statement)
-        maintainer.definer.create(view, progress=_told(view, progress))
+        maintainer.definer.create(view, progress=_load_progress(view, progress))
 
 
 def _create_cluster(db: Database, statement: syntax_indexes.CreateCluster, progress: Progress | None) -> None:
@@ -344,20 +357,20 @@ def _create_cluster(db: Database, statement: syntax_indexes.CreateCluster, progr
         raise NameTaken(f"The name {statement.name!r} is in use.")
     for table in statement.of:
         db._store.catalog().table(table)  # what is not there is not maintained first
-    maintainer = db._maintain()
-    with maintainer.publisher.defining:
+    maintainer = db._acquire_maintainer()
+    with maintainer.publisher.definition_lock:
         maintainer.refresh()
-        _stand_alone(db, maintainer, statement.of)
+        _detach_members(db, maintainer, statement.of)
         view = plan_cluster(db._store, statement)
-        maintainer.definer.create(view, progress=_told(view, progress))
+        maintainer.definer.create(view, progress=_load_progress(view, progress))
 
 
-def _stand_alone(db: Database, maintainer: Maintainer, names: Iterable[str]) -> None:
+def _detach_members(db: Database, maintainer: Maintainer, names: Iterable[str]) -> None:
     """Those of the named views that are members of families are views by themselves from now on."""
     for name in names:
         found = db._store.catalog().find(name)
         if isinstance(found, View) and found.is_member:
-            _leave(db, maintainer, found)
+            _detach_member(db, maintainer, found)
 
 
 def _drop_index(db: Database, statement: syntax_indexes.DropIndex) -> None:
@@ -369,10 +382,10 @@ def _drop_index(db: Database, statement: syntax_indexes.DropIndex) -> None:
         return
     index = catalog.index(statement.name)
     catalog_changes.refuse_used(catalog, index.table)
-    _drop_made(db, index)
+    _drop_loaded_view(db, index)
 
 
-_LOADS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
+_LOADING_STATEMENTS: Mapping[type, Callable[[Database, Any, Progress | None], None]] = {
     statements.CreateView: _create_view,
     alter.AlterView: _alter_view,
     alter.AlterType: _widen_column,

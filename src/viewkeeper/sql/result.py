@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import MissingDependency
-from viewkeeper.model.display import SHOWN, aligned, counted, html_table, value
-from viewkeeper.read.suspension import MARK
+from viewkeeper.model.display import MAX_DISPLAY_ROWS, align_rows, count_text, html_table, value_text
+from viewkeeper.read.suspension import SUSPENDED_METADATA
 
 
 class Result:
@@ -45,7 +45,7 @@ class Result:
     @property
     def suspended(self) -> dict[str, dict[str, Any]]:
         """The suspended views whose old rows the answer is made of: by name, since when, at which batch, and why."""
-        mark = (self.to_arrow().schema.metadata or {}).get(MARK)
+        mark = (self.to_arrow().schema.metadata or {}).get(SUSPENDED_METADATA)
         return {} if mark is None else json.loads(mark)
 
     @property
@@ -108,7 +108,7 @@ class Result:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Result):
             return NotImplemented
-        return _compared(self) == _compared(other)
+        return _comparison_values(self) == _comparison_values(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -120,28 +120,30 @@ class Result:
             return "\n".join(map(repr, self._each))
         if self._rows is None:
             return self.done or "done"
-        return "\n".join([*aligned([self.column_names, *_first(self._rows)]), f"({counted(self.num_rows, 'row')})"])
+        return "\n".join(
+            [*align_rows([self.column_names, *_first_rows(self._rows)]), f"({count_text(self.num_rows, 'row')})"]
+        )
 
     def _repr_html_(self) -> str:
         if self._each:
             return "".join(one._repr_html_() for one in self._each)
         if self._rows is None:
             return f"<div>{self.done or 'done'}</div>"
-        below = counted(self.num_rows, "row")
-        if self.num_rows > SHOWN:
-            below += f", the first {SHOWN} are shown"
-        return html_table(self.column_names, _first(self._rows), below=below)
+        below = count_text(self.num_rows, "row")
+        if self.num_rows > MAX_DISPLAY_ROWS:
+            below += f", the first {MAX_DISPLAY_ROWS} are shown"
+        return html_table(self.column_names, _first_rows(self._rows), footer=below)
 
 
-def _compared(result: Result) -> list[tuple[pa.Table, str]]:
+def _comparison_values(result: Result) -> list[tuple[pa.Table, str]]:
     return [(one.to_arrow(), one.done) for one in result.each]
 
 
-def _first(rows: pa.Table) -> list[list[str]]:
+def _first_rows(rows: pa.Table) -> list[list[str]]:
     """The first rows as texts; Arrow writes dates that Python has none for."""
-    shown = rows.slice(0, SHOWN)
+    shown = rows.slice(0, MAX_DISPLAY_ROWS)
     try:
-        columns = [[value(v) for v in column.to_pylist()] for column in shown.columns]
+        columns = [[value_text(v) for v in column.to_pylist()] for column in shown.columns]
     except OverflowError:
         columns = [[str(v) for v in column] for column in shown.columns]
     return [list(row) for row in zip(*columns, strict=True)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from viewkeeper.errors import Defect, MaintainerBusy
-from viewkeeper.plan.compile.join_outcomes import outcome
+from viewkeeper.plan.compile.join_outcomes import describe_outcome
 from viewkeeper.read.show import LISTINGS
 from viewkeeper.sql import ddl
 from viewkeeper.syntax import statements
@@ -33,7 +33,7 @@ def define(db: Database, text: str, progress: Progress | None = None) -> tuple[p
         return listing(db._store.catalog(), statement), ""
     if isinstance(statement, statements.Explain):
         return pa.table({"plan": db.explain(statement.name).splitlines()}), ""
-    return None, _anywhere(db, "define", [text], progress)
+    return None, _run_or_forward(db, "define", [text], progress)
 
 
 def create_views(db: Database, texts: Sequence[str], progress: Progress | None = None) -> list[str]:
@@ -41,16 +41,16 @@ def create_views(db: Database, texts: Sequence[str], progress: Progress | None =
 
     Returns the names of those that were made: one that may be there already, and is, stays as it is.
     """
-    made: list[str] = _anywhere(db, "create_views", texts, progress)
+    made: list[str] = _run_or_forward(db, "create_views", texts, progress)
     return made
 
 
 def drop_views(db: Database, names: Sequence[str]) -> None:
     """Drop several views, which may read each other; none if one is not there, or is used by others."""
-    _anywhere(db, "drop_views", names, None)
+    _run_or_forward(db, "drop_views", names, None)
 
 
-def _anywhere(db: Database, call: str, arguments: Sequence[Any], progress: Progress | None) -> Any:
+def _run_or_forward(db: Database, call: str, arguments: Sequence[Any], progress: Progress | None) -> Any:
     """Run a call here, or, if another process maintains the database, there."""
     told = progress or db._progress
     while True:
@@ -59,9 +59,9 @@ def _anywhere(db: Database, call: str, arguments: Sequence[Any], progress: Progr
         except MaintainerBusy:
             if db._maintainer is not None or db._store.mailbox is None:
                 raise
-        from viewkeeper.maintain.remote_ddl.client import ask_maintainer
+        from viewkeeper.maintain.remote_ddl.client import request_definition
 
-        answer = ask_maintainer(db._store, call, arguments, told, db._maintain)
+        answer = request_definition(db._store, call, arguments, told, db._acquire_maintainer)
         if answer is not None:
             return answer.result
 
@@ -79,5 +79,5 @@ def run_call(db: Database, call: str, arguments: Sequence[Any], progress: Progre
         statement = statements.parse(arguments[0])
         was_there = db._store.catalog().find(getattr(statement, "name", "")) is not None
         ddl.run(db, statement, progress)
-        return outcome(statement, was_there)
+        return describe_outcome(statement, was_there)
     raise Defect(f"There is no call {call!r}.")

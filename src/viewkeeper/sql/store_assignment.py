@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.expressions import render
-from viewkeeper.expressions.backends.duckdb_functions import setup
+from viewkeeper.expressions.backends.duckdb_functions import register_functions
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.intake.columns import column_values
@@ -28,15 +28,15 @@ from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Type
 from viewkeeper.resources.prepared_statements import connect
 
-_PLAIN = {types.arrow(t): t for t in types.PLAIN if t != types.TIMESTAMP}
+_TYPE_BY_ARROW = {types.arrow(t): t for t in types.SCALAR_TYPES if t != types.TIMESTAMP}
 
 
-def assigned(table: Table, rows: pa.Table) -> pa.Table:
+def cast_for_assignment(table: Table, rows: pa.Table) -> pa.Table:
     """The rows of a query whose columns are called as the table's, those cast that only a statement takes."""
     casts: list[Named] = []
     for name in rows.column_names:
-        target, source = table.by_name[name.lower()].type, _type(rows.schema.field(name).type)
-        if source is None or not _is_cast(source, target):
+        target, source = table.by_name[name.lower()].type, _column_type(rows.schema.field(name).type)
+        if source is None or not _is_assignment_cast(source, target):
             continue
         given = column_values(table.name, Column(name, source), rows[name])
         rows = rows.set_column(rows.column_names.index(name), name, given)
@@ -49,7 +49,7 @@ def assigned(table: Table, rows: pa.Table) -> pa.Table:
         return rows
     listed = ", ".join(f"{render(cast.expr)} AS {quoted(cast.name)}" for cast in casts)
     with connect(threads=1) as connection:
-        setup(connection)
+        register_functions(connection)
         connection.register("given", rows.select([cast.name for cast in casts]))
         made = connection.sql(f"SELECT {listed} FROM given").to_arrow_table()
     for cast in casts:
@@ -58,7 +58,7 @@ def assigned(table: Table, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _is_cast(source: Type, target: Type) -> bool:
+def _is_assignment_cast(source: Type, target: Type) -> bool:
     if target == types.STRING:
         return source != types.STRING
     if types.decimal_digits(source):
@@ -66,10 +66,10 @@ def _is_cast(source: Type, target: Type) -> bool:
     return source == types.DATE and target in (types.TIMESTAMP, types.TIMESTAMP_NTZ)
 
 
-def _type(given: pa.DataType) -> Type | None:
+def _column_type(arrow_type: pa.DataType) -> Type | None:
     """The type of a column of a query's answer; None of one that is no column's."""
-    if pa.types.is_decimal128(given):
-        return types.decimal(given.precision, given.scale)
-    if pa.types.is_timestamp(given) and given.tz is not None:
+    if pa.types.is_decimal128(arrow_type):
+        return types.decimal(arrow_type.precision, arrow_type.scale)
+    if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
         return types.TIMESTAMP
-    return _PLAIN.get(given)
+    return _TYPE_BY_ARROW.get(arrow_type)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.memory import MemoryBudget
 from viewkeeper.state.hash_index import Hashes
-from viewkeeper.state.run import Run, succession
+from viewkeeper.state.run import Run, concat_ordered_runs
 
-RUNS_KEPT = 5
-_RATIO = 3
+MAX_RUNS = 5
+_SIZE_RATIO = 3
 
 
-def choose_merges(run_sizes: Sequence[int], limit: int = RUNS_KEPT) -> int:
+def choose_merges(run_sizes: Sequence[int], limit: int = MAX_RUNS) -> int:
     """How many of the newest runs to merge into one now (0: none), given the sizes of all, oldest first.
 
     Nothing happens up to `limit` runs. Above it, the merge reaches back to the oldest run that is not much longer than
@@ -26,7 +26,7 @@ def choose_merges(run_sizes: Sequence[int], limit: int = RUNS_KEPT) -> int:
         return 0
     for i in range(count - 1):
         newer = sum(run_sizes[i + 1 :])
-        if run_sizes[i] <= _RATIO * newer:
+        if run_sizes[i] <= _SIZE_RATIO * newer:
             return count - i
     return 2
 
@@ -39,22 +39,22 @@ def choose_merges(run_sizes: Sequence[int], limit: int = RUNS_KEPT) -> int:
 # however a run was cut into pieces.
 
 
-_PIECES = 4
+_PIECES_PER_RANGE = 4
 """Pieces that are one range's work."""
 
 
-_SAMPLED = 64
+_SAMPLE_ROWS_PER_RANGE = 64
 """Rows of the sample for each range."""
 
 
-def in_ranges(runs: Sequence[Run], memory: Memory, work: Callable[[Sequence[Run]], Run]) -> Run:
+def run_by_hash_ranges(runs: Sequence[Run], memory: MemoryBudget, work: Callable[[Sequence[Run]], Run]) -> Run:
     """`work` on the runs: at once if they are small, else by ranges, whose results are one run again."""
     size = sum(int(run.rows.nbytes) for run in runs)
-    parts = -(-size // (_PIECES * memory.piece))
+    parts = -(-size // (_PIECES_PER_RANGE * memory.piece_bytes))
     if parts <= 1:
         return work(runs)
-    step = max(1, sum(run.num_rows for run in runs) // (parts * _SAMPLED))
-    edges = _edges(np.sort(np.concatenate([run.hashes[::step] for run in runs])), parts)
+    step = max(1, sum(run.num_rows for run in runs) // (parts * _SAMPLE_ROWS_PER_RANGE))
+    edges = _range_boundaries(np.sort(np.concatenate([run.hashes[::step] for run in runs])), parts)
     places = [np.concatenate([[0], np.searchsorted(run.hashes, edges, "left"), [run.num_rows]]) for run in runs]
     done = []
     for part in range(len(edges) + 1):
@@ -62,10 +62,10 @@ def in_ranges(runs: Sequence[Run], memory: Memory, work: Callable[[Sequence[Run]
             Run(r.rows.slice(int(p[part]), int(p[part + 1] - p[part]))) for r, p in zip(runs, places, strict=True)
         ]
         if any(run.num_rows for run in within):
-            done.append(Run(memory.aside(work(within).rows)))
-    return succession(done, memory.aside) if done else work(runs)
+            done.append(Run(memory.spill(work(within).rows)))
+    return concat_ordered_runs(done, memory.spill) if done else work(runs)
 
 
-def _edges(hashes: Hashes, parts: int) -> Hashes:
+def _range_boundaries(hashes: Hashes, parts: int) -> Hashes:
     """The hashes at which the ranges after the first begin."""
     return np.unique(hashes[len(hashes) * np.arange(1, parts) // parts])

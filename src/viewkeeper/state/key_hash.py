@@ -19,19 +19,19 @@ import pyarrow as pa
 from viewkeeper.errors import Defect
 from viewkeeper.model.arrow_buffers import one_chunk
 from viewkeeper.model.names import quoted
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.hash_index import Hashes
 
 NULL_HASH = np.uint64(0xBF58476D1CE4E5B9)
-_FACTOR, _HALF = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
-_WORDS = {pa.int64(): np.uint64, pa.int32(): np.uint32, pa.date32(): np.uint32}
-_DIGITS = {np.uint32: 9, np.uint64: 18}
-FEW_VALUES = 64
+_FACTOR, _HALF_WORD_BITS = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
+_WORD_TYPES = {pa.int64(): np.uint64, pa.int32(): np.uint32, pa.date32(): np.uint32}
+_MAX_DIGITS = {np.uint32: 9, np.uint64: 18}
+MAX_DICTIONARY_VALUES = 64
 """Different values of a column up to which each is looked up, or numbered, by itself."""
-SAMPLE = 1_000
+SAMPLE_ROWS = 1_000
 """Rows of a column that has more, which usually show whether there are more."""
-_MOST_STRINGS, _LONGEST = 1 << 14, 128
-_STRINGS: dict[str, int] = {}
+_MAX_CACHED_STRINGS, _MAX_STRING_LENGTH = 1 << 14, 128
+_STRING_HASHES: dict[str, int] = {}
 """The hashes that DuckDB told of strings that are not long."""
 
 
@@ -40,89 +40,100 @@ def hash_sql(columns: tuple[str, ...]) -> str:
     return f"hash({', '.join(quoted(c) for c in columns)})" if columns else "0::UBIGINT"
 
 
-def hashes(duck: Duck, rows: pa.Table, key: tuple[str, ...]) -> Hashes:
+def hash_keys(statements: PreparedStatements, rows: pa.Table, key: tuple[str, ...]) -> Hashes:
     """Of each row's key columns."""
-    found = quick_hashes(rows, key, duck)
+    found = hash_keys_vectorised(rows, key, statements)
     if found is None:
-        named = duck.run(f"SELECT {hash_sql(key)} AS h FROM input", input=rows.select(list(key)))
+        named = statements.run(f"SELECT {hash_sql(key)} AS h FROM input", input=rows.select(list(key)))
         found = named["h"].to_numpy()
     return found
 
 
-def quick_hashes(rows: pa.Table, key: Sequence[str], duck: Duck | None = None) -> Hashes | None:
+def hash_keys_vectorised(
+    rows: pa.Table, key: Sequence[str], statements: PreparedStatements | None = None
+) -> Hashes | None:
     """The same without a statement; None where that cannot be done. `duck` is asked for strings that are not known."""
     if not key:  # all rows together
         return np.zeros(rows.num_rows, np.uint64)
-    if any(not _is_quick(rows.schema.field(name).type, duck) for name in key) or not _is_known():
+    if (
+        any(not _is_vectorised(rows.schema.field(name).type, statements) for name in key)
+        or not _is_duckdb_hash_reproduced()
+    ):
         return None
-    return _combined(rows, key, duck)
+    return _combine_columns(rows, key, statements)
 
 
-def _is_quick(kind: pa.DataType, duck: Duck | None) -> bool:
-    return _is_number(kind) or (duck is not None and kind == pa.string())
+def _is_vectorised(arrow_type: pa.DataType, statements: PreparedStatements | None) -> bool:
+    return _is_number(arrow_type) or (statements is not None and arrow_type == pa.string())
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return kind in _WORDS or pa.types.is_decimal128(kind)
+def _is_number(arrow_type: pa.DataType) -> bool:
+    return arrow_type in _WORD_TYPES or pa.types.is_decimal128(arrow_type)
 
 
-def is_bijective(key: Sequence[pa.DataType]) -> bool:
+def is_bijective(key_types: Sequence[pa.DataType]) -> bool:
     """Whether different keys of these types have different hashes, NULL apart."""
-    return len(key) == 1 and key[0] in _WORDS and _is_known()
+    return len(key_types) == 1 and key_types[0] in _WORD_TYPES and _is_duckdb_hash_reproduced()
 
 
-def _combined(rows: pa.Table, key: Sequence[str], duck: Duck | None = None) -> Hashes | None:
+def _combine_columns(rows: pa.Table, key: Sequence[str], statements: PreparedStatements | None = None) -> Hashes | None:
     """None if a column has many different strings."""
     found: Hashes | None = None
     for name in key:
         array = one_chunk(rows.column(name))
-        one = _hashed(array) if _is_number(array.type) else _of_strings(array, duck)
+        one = _hash_column(array) if _is_number(array.type) else _hash_strings(array, statements)
         if one is None:
             return None
-        found = one if found is None else (_folded(found) * _FACTOR) ^ one
+        found = one if found is None else (_fold(found) * _FACTOR) ^ one
     if found is None:
         raise Defect("A key without columns has no hash.")
     return found
 
 
-def has_many(array: pa.Array) -> bool:
+def has_high_cardinality(array: pa.Array) -> bool:
     """Whether a long column is seen to have more than a few different values."""
-    return len(array) > SAMPLE and len(array.slice(0, SAMPLE).unique()) > FEW_VALUES
+    return len(array) > SAMPLE_ROWS and len(array.slice(0, SAMPLE_ROWS).unique()) > MAX_DICTIONARY_VALUES
 
 
-def _of_strings(array: pa.Array, duck: Duck | None) -> Hashes | None:
-    if has_many(array):
+def _hash_strings(array: pa.Array, statements: PreparedStatements | None) -> Hashes | None:
+    if has_high_cardinality(array):
         return None
     encoded = array.dictionary_encode()
-    values = encoded.dictionary.to_pylist() if len(encoded.dictionary) <= FEW_VALUES else None
-    if values is None or duck is None:
+    values = encoded.dictionary.to_pylist() if len(encoded.dictionary) <= MAX_DICTIONARY_VALUES else None
+    if values is None or statements is None:
         return None
-    known = {value: _STRINGS.get(value) for value in values}
+    known = {value: _STRING_HASHES.get(value) for value in values}
     missing = [value for value, code in known.items() if code is None]
     if missing:
-        told = duck.run("SELECT hash(s) AS h FROM input", input=pa.table({"s": pa.array(missing, pa.string())}))
+        told = statements.run("SELECT hash(s) AS h FROM input", input=pa.table({"s": pa.array(missing, pa.string())}))
         known |= dict(zip(missing, told["h"].to_pylist(), strict=True))
-        if len(_STRINGS) < _MOST_STRINGS:
-            _STRINGS.update((s, code) for s, code in known.items() if code is not None and len(s) <= _LONGEST)
+        if len(_STRING_HASHES) < _MAX_CACHED_STRINGS:
+            _STRING_HASHES.update(
+                (s, code) for s, code in known.items() if code is not None and len(s) <= _MAX_STRING_LENGTH
+            )
     codes = np.array([*known.values(), int(NULL_HASH)], np.uint64)
     found: Hashes = codes[np.asarray(encoded.indices.fill_null(len(values)))]
     return found
 
 
-def _hashed(array: pa.Array) -> Hashes:
-    mixed = _of_decimals(array) if pa.types.is_decimal(array.type) else _mixed(_read(array, _WORDS[array.type]))
+def _hash_column(array: pa.Array) -> Hashes:
+    mixed = (
+        _hash_decimals(array)
+        if pa.types.is_decimal(array.type)
+        else _mix(_buffer_words(array, _WORD_TYPES[array.type]))
+    )
     return np.where(np.asarray(array.is_null()), NULL_HASH, mixed) if array.null_count else mixed
 
 
-def _of_decimals(array: pa.Array) -> Hashes:
+def _hash_decimals(array: pa.Array) -> Hashes:
     """DuckDB hashes up to 9 digits as a word of 32 bits, up to 18 as one of 64, and of longer ones both halves."""
-    low, high = _read(array, np.dtype((np.uint64, 2))).T
-    if array.type.precision > _DIGITS[np.uint64]:
-        return _mixed(low) ^ _mixed(high)
-    return _mixed(low.astype(np.uint32) if array.type.precision <= _DIGITS[np.uint32] else low)
+    low, high = _buffer_words(array, np.dtype((np.uint64, 2))).T
+    if array.type.precision > _MAX_DIGITS[np.uint64]:
+        return _mix(low) ^ _mix(high)
+    return _mix(low.astype(np.uint32) if array.type.precision <= _MAX_DIGITS[np.uint32] else low)
 
 
-def _read(array: pa.Array, word: Any) -> npt.NDArray[Any]:
+def _buffer_words(array: pa.Array, word: Any) -> npt.NDArray[Any]:
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array), word)
@@ -130,19 +141,19 @@ def _read(array: pa.Array, word: Any) -> npt.NDArray[Any]:
     return found
 
 
-def _mixed(words: npt.NDArray[Any]) -> Hashes:
+def _mix(words: npt.NDArray[Any]) -> Hashes:
     mixed = words.astype(np.uint64)
     for _ in range(2):
-        mixed = _folded(mixed) * _FACTOR
-    return _folded(mixed)
+        mixed = _fold(mixed) * _FACTOR
+    return _fold(mixed)
 
 
-def _folded(words: Hashes) -> Hashes:
-    return words ^ (words >> _HALF)
+def _fold(words: Hashes) -> Hashes:
+    return words ^ (words >> _HALF_WORD_BITS)
 
 
 @cache
-def _is_known() -> bool:
+def _is_duckdb_hash_reproduced() -> bool:
     """Whether this DuckDB hashes numbers as this module does."""
     numbers = [None, 0, 1, -1, 2**31 - 1, -(2**31), 123_456_789]
     digits = {f"d{n}": [None, 0, 1, -1, 10**n - 1, 1 - 10**n, 10**n // 3, 7, -8] for n in (2, 4, 9, 15, 18, 19, 38)}
@@ -155,10 +166,10 @@ def _is_known() -> bool:
         }
     )
     keys = [("a",), ("b",), ("c",), ("a", "b"), ("c", "a", "b"), ("a", *digits), *((name,) for name in digits)]
-    with Duck(threads=1) as duck:
+    with PreparedStatements(threads=1) as duck:
         for key in keys:
             told = duck.run(f"SELECT {hash_sql(key)} AS h FROM input", input=rows)["h"].to_numpy()
-            found = _combined(rows, key)
+            found = _combine_columns(rows, key)
             if found is None or not np.array_equal(told, found):
                 return False
     return True

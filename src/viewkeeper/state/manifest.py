@@ -21,27 +21,29 @@ class Manifest:
 
     runs: Mapping[str, tuple[RunEntry, ...]] = field(default_factory=dict)
     fingerprint: str = ""
-    told: dict[str, tuple[tuple[RunEntry, ...], list[Any]]] = field(default_factory=dict, compare=False, repr=False)
+    json_cache: dict[str, tuple[tuple[RunEntry, ...], list[Any]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     """Slot → its runs as JSON, and the runs that this was made of: a batch changes few of those before it."""
 
-    def plus(self, entries: Iterable[RunEntry]) -> Manifest:
+    def with_entries(self, entries: Iterable[RunEntry]) -> Manifest:
         runs = dict(self.runs)
         for entry in entries:
             runs[entry.slot] = (*runs.get(entry.slot, ()), entry)
-        return Manifest(runs, self.fingerprint, self.told)
+        return Manifest(runs, self.fingerprint, self.json_cache)
 
-    def replaced(self, slot: str, old: Iterable[RunEntry], new: Iterable[RunEntry]) -> Manifest:
+    def with_replaced(self, slot: str, old: Iterable[RunEntry], new: Iterable[RunEntry]) -> Manifest:
         """The slot with some runs merged into others, which take the place of the first of them."""
         gone = set(old)
         kept = [e for e in self.runs.get(slot, ()) if e not in gone]
         place = next((i for i, e in enumerate(self.runs.get(slot, ())) if e in gone), len(kept))
-        return Manifest({**self.runs, slot: (*kept[:place], *new, *kept[place:])}, self.fingerprint, self.told)
+        return Manifest({**self.runs, slot: (*kept[:place], *new, *kept[place:])}, self.fingerprint, self.json_cache)
 
-    def only(self, slots: Set[str]) -> Manifest:
+    def restricted_to(self, slots: Set[str]) -> Manifest:
         gone = self.runs.keys() - slots
         if not gone:
             return self
-        return Manifest({s: r for s, r in self.runs.items() if s not in gone}, self.fingerprint, self.told)
+        return Manifest({s: r for s, r in self.runs.items() if s not in gone}, self.fingerprint, self.json_cache)
 
     def files(self) -> frozenset[str]:
         return self._files
@@ -51,14 +53,14 @@ class Manifest:
         return frozenset(e.file for runs in self.runs.values() for e in runs)
 
     def to_json(self) -> dict[str, Any]:
-        if len(self.told) > 2 * len(self.runs):  # views come and go
-            self.told.clear()
-        return {"fingerprint": self.fingerprint, "runs": {s: self._told(s, r) for s, r in self.runs.items()}}
+        if len(self.json_cache) > 2 * len(self.runs):  # views come and go
+            self.json_cache.clear()
+        return {"fingerprint": self.fingerprint, "runs": {s: self._runs_json(s, r) for s, r in self.runs.items()}}
 
-    def _told(self, slot: str, runs: tuple[RunEntry, ...]) -> list[Any]:
-        known = self.told.get(slot)
+    def _runs_json(self, slot: str, runs: tuple[RunEntry, ...]) -> list[Any]:
+        known = self.json_cache.get(slot)
         if known is None or known[0] is not runs:
-            known = self.told[slot] = runs, [e.to_json() for e in runs]
+            known = self.json_cache[slot] = runs, [e.to_json() for e in runs]
         return known[1]
 
     @staticmethod

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from viewkeeper.state.hash_index import Places
+from viewkeeper.state.hash_index import RowIds
 
 
-def spans(start: Places, count: Places) -> Places:
+def expand_ranges(start: RowIds, count: RowIds) -> RowIds:
     """start, start + 1, … start + count − 1 for each pair, one after the other."""
     total = int(count.sum())
     if total == len(count) and bool((count == 1).all()):
@@ -17,11 +17,11 @@ def spans(start: Places, count: Places) -> Places:
     return np.repeat(start - np.cumsum(count) + count, count) + np.arange(total)
 
 
-def portions(start: Places, count: Places, most: int) -> Iterator[tuple[int, int, Places, Places]]:
+def split_ranges(start: RowIds, count: RowIds, max_rows: int) -> Iterator[tuple[int, int, RowIds, RowIds]]:
     """Ranges that hold so many places together, all in order: (first range, one past the last, starts, counts)."""
     ends = np.cumsum(count)
-    for low in range(0, int(ends[-1]), most):
-        high = min(low + most, int(ends[-1]))
+    for low in range(0, int(ends[-1]), max_rows):
+        high = min(low + max_rows, int(ends[-1]))
         first, last = (int(i) for i in np.searchsorted(ends, [low, high - 1], "right"))
         begin, length = start[first : last + 1].copy(), count[first : last + 1].copy()
         skipped = low - int(ends[first] - count[first])

@@ -23,21 +23,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
-from viewkeeper.model.arrow_buffers import one_chunk, words
-from viewkeeper.model.delta import rearranged
+from viewkeeper.model.arrow_buffers import buffer_view, one_chunk
+from viewkeeper.model.delta import rearrange
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.resources.memory import bytes_of
-from viewkeeper.resources.object_store import side_by_side
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.consolidate import consolidation
-from viewkeeper.state.hash_index import Hashes, Places, SortedHashes, ascending
-from viewkeeper.state.row_ranges import portions, spans
+from viewkeeper.resources.memory import table_bytes
+from viewkeeper.resources.object_store import run_parallel
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.consolidate import consolidation_sql
+from viewkeeper.state.hash_index import Hashes, HashIndex, RowIds, radix_argsort
+from viewkeeper.state.row_ranges import expand_ranges, split_ranges
 
-_ALL = np.iinfo(np.int64).max
-_ANSWERS_KEPT = 32
+_UNLIMITED = np.iinfo(np.int64).max
+_MAX_CACHED_RESULTS = 32
 _NO_HASHES = np.zeros(0, np.uint64)
-_NOTHING = pa.schema([(HASH, pa.uint64())]).empty_table()
+_EMPTY_ROWS = pa.schema([(HASH, pa.uint64())]).empty_table()
 
 
 @dataclass(frozen=True)
@@ -66,32 +66,32 @@ class Run:
 
     @cached_property
     def num_bytes(self) -> int:
-        return bytes_of(self.rows)
+        return table_bytes(self.rows)
 
     def width(self, columns: Sequence[str]) -> float:
         """Bytes that these columns of a row take."""
         known = self._widths.get(name := tuple(columns))
         if known is None:
-            known = self._widths[name] = bytes_of(self.rows.select(columns)) / max(1, self.num_rows)
+            known = self._widths[name] = table_bytes(self.rows.select(columns)) / max(1, self.num_rows)
         return known
 
     @cached_property
     def _widths(self) -> dict[tuple[str, ...], float]:
         return {}
 
-    def numbers(self, name: str) -> npt.NDArray[Any]:
+    def numpy_column(self, name: str) -> npt.NDArray[Any]:
         """A column of integers, or of decimals as they lie in memory. It has no NULLs."""
-        known = self._numbers.get(name)
+        known = self._numpy_columns.get(name)
         if known is None:
             array = one_chunk(self.rows.column(name))
-            known = words(array) if pa.types.is_decimal(array.type) else array.to_numpy()
+            known = buffer_view(array) if pa.types.is_decimal(array.type) else array.to_numpy()
             if known is None:
                 raise Contradiction(f"A run has a NULL where it must have numbers: {name}.")
-            self._numbers[name] = known
+            self._numpy_columns[name] = known
         return known
 
     @cached_property
-    def _numbers(self) -> dict[str, npt.NDArray[Any]]:
+    def _numpy_columns(self) -> dict[str, npt.NDArray[Any]]:
         return {}
 
     @property
@@ -99,54 +99,54 @@ class Run:
         """Whether its rows are at hand (see `runs.Closed`)."""
         return True
 
-    def meets(self, hashes: Hashes) -> bool:
+    def may_contain(self, hashes: Hashes) -> bool:
         """Whether it may have rows of some of the hashes."""
         return True
 
     @property
-    def weighted(self) -> pa.Table:
+    def weighted_rows(self) -> pa.Table:
         """The rows with their weights spelt out."""
-        return _spelt(self.rows)
+        return _with_weights(self.rows)
 
-    def take(self, places: Places, columns: Sequence[str] | None = None) -> pa.Table:
+    def take(self, row_ids: RowIds, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these places, with their weights."""
         rows = self.rows
         if columns is not None:
             rows = rows.select([*columns, WEIGHT] if WEIGHT in rows.column_names else columns)
         if not rows.num_columns:  # a table without columns forgets how many rows it has
-            return pa.table({WEIGHT: np.ones(len(places), np.int64)})
-        return _spelt(rows.take(pa.array(places)))
+            return pa.table({WEIGHT: np.ones(len(row_ids), np.int64)})
+        return _with_weights(rows.take(pa.array(row_ids)))
 
-    def ranges(self, hashes: Hashes) -> tuple[Places, Places]:
+    def ranges(self, hashes: Hashes) -> tuple[RowIds, RowIds]:
         """For each of the ascending hashes, the range [start, stop) of its rows, which may be empty."""
-        return self._sorted.ranges(hashes)
+        return self._hash_index.ranges(hashes)
 
-    def counted(self, hashes: Hashes) -> int:
+    def count_rows(self, hashes: Hashes) -> int:
         """How many rows the ascending hashes have, which are about to be asked for."""
-        return self._sorted.counted(hashes)
+        return self._hash_index.count_rows(hashes)
 
-    def starts(self, hashes: Hashes) -> Places:
+    def starts(self, hashes: Hashes) -> RowIds:
         """For each hash, ascending or not, where its rows begin; anywhere if there are none."""
-        return self._sorted.starts(hashes)
+        return self._hash_index.starts(hashes)
 
     @cached_property
-    def kept(self) -> dict[str, Any]:
+    def cache(self) -> dict[str, Any]:
         """What was worked out of its rows and is worth keeping with them."""
         return {}
 
-    def forget_oldest(self) -> None:
+    def evict_oldest_results(self) -> None:
         """Views come and go, and with them what they ask of the rows: the last few answers are kept."""
-        for oldest in list(self.kept)[:-_ANSWERS_KEPT]:
-            self.kept.pop(oldest, None)
+        for oldest in list(self.cache)[:-_MAX_CACHED_RESULTS]:
+            self.cache.pop(oldest, None)
 
     @cached_property
-    def ahead(self) -> dict[str, Any]:
+    def reachability_cache(self) -> dict[str, Any]:
         """Which of its rows lead somewhere (`ahead`), by who asks."""
         return {}
 
     @cached_property
-    def _sorted(self) -> SortedHashes:
-        return SortedHashes(self.hashes)
+    def _hash_index(self) -> HashIndex:
+        return HashIndex(self.hashes)
 
 
 @dataclass(frozen=True)
@@ -163,74 +163,79 @@ class Arrangement:
     def num_bytes(self) -> int:
         return sum(run.num_bytes for run in self.runs)
 
-    def plus(self, *runs: Run) -> Arrangement:
+    def with_runs(self, *runs: Run) -> Arrangement:
         return Arrangement((*self.runs, *(run for run in runs if run.num_rows)))
 
-    def remember(self, name: str, found: Any) -> None:
+    def cache_result(self, name: str, result: Any) -> None:
         """Keep what was worked out of these runs together, with the newest of them. It holds none of the others: they
         may be merged away."""
         *older, newest = self.runs
         for run in older:
-            run.kept.pop(name, None)
-        newest.kept[name] = tuple(map(weakref.ref, older)), found
+            run.cache.pop(name, None)
+        newest.cache[name] = tuple(map(weakref.ref, older)), result
 
-    def remembered(self, name: str) -> Any | None:
+    def cached_result(self, name: str) -> Any | None:
         """What was worked out of these very runs."""
-        *older, newest = self.runs or (Run(_NOTHING),)
-        before, found = newest.kept.get(name, (None, None))
+        *older, newest = self.runs or (Run(_EMPTY_ROWS),)
+        before, found = newest.cache.get(name, (None, None))
         if before is None or len(before) != len(older):
             return None
         return found if all(one() is other for one, other in zip(before, older, strict=True)) else None
 
-    def near(self, hashes: Hashes) -> Arrangement:
+    def runs_overlapping(self, hashes: Hashes) -> Arrangement:
         """Those of its runs that may have rows of these hashes, opened side by side; at least one, for the columns."""
         if all(run.is_open for run in self.runs):
             return self
-        met = tuple(run for run in self.runs if run.is_open or run.meets(hashes)) or self.runs[:1]
-        side_by_side(lambda run: run.rows, [run for run in met if not run.is_open])
+        met = tuple(run for run in self.runs if run.is_open or run.may_contain(hashes)) or self.runs[:1]
+        run_parallel(lambda run: run.rows, [run for run in met if not run.is_open])
         return Arrangement(met)
 
-    def probe(self, hashes: Hashes, columns: Sequence[str]) -> tuple[Places, pa.Table]:
+    def probe(self, hashes: Hashes, columns: Sequence[str]) -> tuple[RowIds, pa.Table]:
         """Every (index into `hashes`, row) with the same hash; the rows have `columns` and `¤w`."""
-        found = list(self.probed(hashes, columns, _ALL))
-        return found[0] if found else (np.zeros(0, np.int64), self._no_rows(columns))
+        found = list(self.probe_pieces(hashes, columns, _UNLIMITED))
+        return found[0] if found else (np.zeros(0, np.int64), self._empty_rows(columns))
 
-    def probed(
-        self, hashes: Hashes, columns: Sequence[str], most: int, among: Among | None = None
-    ) -> Iterator[tuple[Places, pa.Table]]:
+    def probe_pieces(
+        self, hashes: Hashes, columns: Sequence[str], max_rows: int, row_filter: RunFilter | None = None
+    ) -> Iterator[tuple[RowIds, pa.Table]]:
         """The same, at most so many at a time. How many there are is known before any row is taken. `among`: which
         rows of a run are meant."""
         _check_type(hashes, np.uint64)
-        order = ascending(hashes)
+        order = radix_argsort(hashes)
         sought = hashes[order]
-        ranges = [(run, *run.ranges(sought)) for run in self.near(sought).runs]
+        ranges = [(run, *run.ranges(sought)) for run in self.runs_overlapping(sought).runs]
         met = [(run, start, stop - start) for run, start, stop in ranges if bool((stop > start).any())]
         if not met:
             return
-        if sum(int(count.sum()) for *_, count in met) <= most:
-            found = [_chosen(run, np.repeat(order, count), spans(start, count), among) for run, start, count in met]
+        if sum(int(count.sum()) for *_, count in met) <= max_rows:
+            found = [
+                _filter_rows(run, np.repeat(order, count), expand_ranges(start, count), row_filter)
+                for run, start, count in met
+            ]
             taken = [run.take(places, columns) for (run, *_), (_, places) in zip(met, found, strict=True)]
-            yield np.concatenate([asked for asked, _ in found]), _joined(taken)
+            yield np.concatenate([asked for asked, _ in found]), _concat_tables(taken)
             return
         for run, start, count in met:
-            for first, last, begin, length in portions(start, count, most):
-                asked, places = _chosen(run, np.repeat(order[first:last], length), spans(begin, length), among)
+            for first, last, begin, length in split_ranges(start, count, max_rows):
+                asked, places = _filter_rows(
+                    run, np.repeat(order[first:last], length), expand_ranges(begin, length), row_filter
+                )
                 yield asked, run.take(places, columns)
 
     def slice(self, hashes: Hashes, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows whose hash is one of the ascending, distinct `hashes`, with `columns` (None: all, `¤h` too) and
         `¤w`."""
         found = []
-        for run, places, _ in self.met(hashes):
+        for run, places, _ in self.slice_row_ids(hashes):
             whole = len(places) == run.num_rows and columns is None
-            found.append(run.weighted if whole else run.take(places, columns))
-        return _joined(found) if found else self._no_rows(columns)
+            found.append(run.weighted_rows if whole else run.take(places, columns))
+        return _concat_tables(found) if found else self._empty_rows(columns)
 
-    def met(self, hashes: Hashes) -> Iterator[tuple[Run, Places, Places]]:
+    def slice_row_ids(self, hashes: Hashes) -> Iterator[tuple[Run, RowIds, RowIds]]:
         """The runs that have some of the ascending, distinct `hashes`: the places of their rows, and the index of each
         one's hash."""
         _check_type(hashes, np.uint64)
-        for run in self.near(hashes).runs:
+        for run in self.runs_overlapping(hashes).runs:
             if run.num_rows == len(hashes) and bool((run.hashes == hashes).all()):  # so it is in a state of few groups
                 places = np.arange(len(hashes))
                 yield run, places, places
@@ -241,16 +246,18 @@ class Arrangement:
             if not len(some):
                 continue
             start, count = start[some], count[some]
-            places = spans(start, count)
+            places = expand_ranges(start, count)
             yield run, places, some if len(places) == len(some) else np.repeat(some, count)
 
     def rows(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, with `columns` (None: all, `¤h` too) and `¤w`."""
         if not self.runs:
-            return self._no_rows(columns)
-        return _joined([r.weighted if columns is None else r.weighted.select([*columns, WEIGHT]) for r in self.runs])
+            return self._empty_rows(columns)
+        return _concat_tables(
+            [r.weighted_rows if columns is None else r.weighted_rows.select([*columns, WEIGHT]) for r in self.runs]
+        )
 
-    def _no_rows(self, columns: Sequence[str] | None) -> pa.Table:
+    def _empty_rows(self, columns: Sequence[str] | None) -> pa.Table:
         """No rows. An arrangement without runs does not know its columns' types, and says null."""
         if self.runs:
             known = next((run for run in self.runs if run.is_open), self.runs[0])
@@ -259,16 +266,16 @@ class Arrangement:
         return pa.schema([*unknown, (WEIGHT, pa.int64())]).empty_table()
 
 
-Among = Callable[[Run, Places], npt.NDArray[np.bool_]]
+RunFilter = Callable[[Run, RowIds], npt.NDArray[np.bool_]]
 """Which of a run's rows at some places are meant."""
 
 
-def _chosen(run: Run, asked: Places, places: Places, among: Among | None) -> tuple[Places, Places]:
+def _filter_rows(run: Run, probe_index: RowIds, row_ids: RowIds, row_filter: RunFilter | None) -> tuple[RowIds, RowIds]:
     """Of who asked, and the rows that were found for them, those that are meant."""
-    if among is None:
-        return asked, places
-    is_meant = among(run, places)
-    return asked[is_meant], places[is_meant]
+    if row_filter is None:
+        return probe_index, row_ids
+    is_meant = row_filter(run, row_ids)
+    return probe_index[is_meant], row_ids[is_meant]
 
 
 def arrange(delta: pa.Table) -> Run:
@@ -277,20 +284,20 @@ def arrange(delta: pa.Table) -> Run:
     if WEIGHT in delta.column_names and bool((weights_of(delta) == 1).all()):
         delta = delta.drop_columns([WEIGHT])
     is_sorted = not (hashes[1:] < hashes[:-1]).any()
-    return Run(rearranged(delta, None if is_sorted else pa.array(ascending(hashes))))
+    return Run(rearrange(delta, None if is_sorted else pa.array(radix_argsort(hashes))))
 
 
-def succession(runs: Sequence[Run], aside: Callable[[pa.Table], pa.Table]) -> Run:
+def concat_ordered_runs(runs: Sequence[Run], spill: Callable[[pa.Table], pa.Table]) -> Run:
     """Runs whose hashes follow each other as one. Each column goes `aside` as soon as it is whole."""
     rows = [run.rows for run in runs]
     if any(WEIGHT in r.column_names for r in rows):
-        rows = [run.weighted for run in runs]
-    rows = _alike(rows)
-    return Run(rearranged(pa.concat_tables(rows), None, aside))
+        rows = [run.weighted_rows for run in runs]
+    rows = _select_common_columns(rows)
+    return Run(rearrange(pa.concat_tables(rows), None, spill))
 
 
 def merge(
-    duck: Duck,
+    statements: PreparedStatements,
     runs: Sequence[Run],
     additive: Sequence[str] | None = None,
     *,
@@ -304,25 +311,25 @@ def merge(
     are computed anew; its other rows are as they should be already.
     """
     longest = max(range(len(runs)), key=lambda i: runs[i].num_rows)
-    others = [run.weighted for i, run in enumerate(runs) if i != longest and run.num_rows]
+    others = [run.weighted_rows for i, run in enumerate(runs) if i != longest and run.num_rows]
     if not others:
         return runs[longest]
-    base, *others = _alike([runs[longest].weighted, *others])
+    base, *others = _select_common_columns([runs[longest].weighted_rows, *others])
     start, stop = runs[longest].ranges(distinct_hashes(*others))
-    touched = spans(start, stop - start)
-    changed = _joined([base.take(pa.array(touched)), *others])
+    touched = expand_ranges(start, stop - start)
+    changed = _concat_tables([base.take(pa.array(touched)), *others])
     if additive is None:
-        sql = consolidation(base.schema)
+        sql = consolidation_sql(base.schema)
     else:
-        sql = addition(base.schema, additive, keep_zero)
-    anew = duck.run(f"{sql} ORDER BY {', '.join(map(quoted, [HASH, *order]))}", delta=changed)
+        sql = addition_sql(base.schema, additive, keep_zero)
+    anew = statements.run(f"{sql} ORDER BY {', '.join(map(quoted, [HASH, *order]))}", delta=changed)
     kept = np.delete(np.arange(base.num_rows), touched)
     places = np.concatenate([kept, np.arange(base.num_rows, base.num_rows + anew.num_rows)])
-    sequence = ascending(np.concatenate([runs[longest].hashes[kept], hashes_of(anew)]))
-    return arrange(_joined([base, anew]).take(pa.array(places[sequence])))
+    sequence = radix_argsort(np.concatenate([runs[longest].hashes[kept], hashes_of(anew)]))
+    return arrange(_concat_tables([base, anew]).take(pa.array(places[sequence])))
 
 
-def addition(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str:
+def addition_sql(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str:
     """The statement that adds up the vectors of a table `delta`: rows equal in all other columns are one."""
     keys = [quoted(f.name) for f in schema if f.name not in additive and f.name != WEIGHT]
     sums = {
@@ -333,16 +340,16 @@ def addition(schema: pa.Schema, additive: Sequence[str], keep_zero: bool) -> str
     return f"SELECT {shown} FROM delta GROUP BY {', '.join(keys)}{kept}"
 
 
-def _sum_type(kind: pa.DataType) -> str:
-    return f"DECIMAL({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else "BIGINT"
+def _sum_type(arrow_type: pa.DataType) -> str:
+    return f"DECIMAL({arrow_type.precision},{arrow_type.scale})" if pa.types.is_decimal(arrow_type) else "BIGINT"
 
 
 def hashes_of(table: pa.Table) -> Hashes:
-    return _numpy(table.column(HASH), np.uint64)
+    return _to_numpy(table.column(HASH), np.uint64)
 
 
-def weights_of(table: pa.Table) -> Places:
-    return _numpy(table.column(WEIGHT), np.int64)
+def weights_of(table: pa.Table) -> RowIds:
+    return _to_numpy(table.column(WEIGHT), np.int64)
 
 
 def distinct_hashes(*tables: pa.Table) -> Hashes:
@@ -350,19 +357,19 @@ def distinct_hashes(*tables: pa.Table) -> Hashes:
     found = [hashes_of(t) for t in tables if t.num_rows]
     if not found:
         return _NO_HASHES
-    ordered = _told_apart(found[0] if len(found) == 1 else np.concatenate(found))
+    ordered = _drop_repeats(found[0] if len(found) == 1 else np.concatenate(found))
     if (ordered[1:] < ordered[:-1]).any():
-        ordered = _told_apart(ordered[ascending(ordered)])
+        ordered = _drop_repeats(ordered[radix_argsort(ordered)])
     return ordered
 
 
-def _told_apart(hashes: Hashes) -> Hashes:
+def _drop_repeats(hashes: Hashes) -> Hashes:
     """Without those that are repeated at once, as the lines of an order are."""
     is_first = hashes[1:] != hashes[:-1]
     return hashes if is_first.all() else hashes[np.concatenate([[True], is_first])]
 
 
-def _numpy(column: Any, dtype: type) -> npt.NDArray[Any]:
+def _to_numpy(column: Any, dtype: type) -> npt.NDArray[Any]:
     if column.num_chunks == 1:
         array: npt.NDArray[Any] = column.chunk(0).to_numpy()
     else:
@@ -377,17 +384,17 @@ def _check_type(array: npt.NDArray[Any], dtype: type) -> None:
         raise Contradiction(f"An arrangement has {array.dtype} where {np.dtype(dtype)} belongs.")
 
 
-def _spelt(rows: pa.Table) -> pa.Table:
+def _with_weights(rows: pa.Table) -> pa.Table:
     if WEIGHT in rows.column_names:
         return rows
     return rows.append_column(WEIGHT, pa.array(np.ones(rows.num_rows, np.int64)))
 
 
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    return tables[0] if len(tables) == 1 else pa.concat_tables(_alike(tables)).combine_chunks()
+def _concat_tables(tables: list[pa.Table]) -> pa.Table:
+    return tables[0] if len(tables) == 1 else pa.concat_tables(_select_common_columns(tables)).combine_chunks()
 
 
-def _alike(tables: list[pa.Table]) -> list[pa.Table]:
+def _select_common_columns(tables: list[pa.Table]) -> list[pa.Table]:
     """The columns that all have, in one order: views come and go, and an image's older runs may hold more columns than
     its newer ones."""
     names = tables[0].column_names

@@ -11,34 +11,39 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from viewkeeper.expressions.backends.vector_predicates import Comparison, all_hold, columns_of, spelt
+from viewkeeper.expressions.backends.vector_predicates import (
+    VectorPredicate,
+    evaluate_all,
+    predicate_columns,
+    predicate_key,
+)
 from viewkeeper.model.int128 import Flags
-from viewkeeper.state.hash_index import Places
+from viewkeeper.state.hash_index import RowIds
 from viewkeeper.state.run import Run
 
-_ROWS_FOR_ALL = 4
+_ROWS_PER_REQUEST = 4
 """What all rows say is worked out when one for so many was asked for: they lie side by side, and nothing is taken."""
-_MOST_ROWS = 1 << 24
+_MAX_CACHED_ROWS = 1 << 24
 """Of a run whose answers are kept: a byte each."""
 
 
 @dataclass
-class _Memory:
+class _PredicateCache:
     """The answers of all rows, if they were worked out, and for how many rows was asked before."""
 
-    asked: int = 0
-    flags: Flags | None = None
+    rows_requested: int = 0
+    results: Flags | None = None
 
 
-def meeting(conditions: Sequence[Comparison], run: Run, places: Places) -> Flags:
+def evaluate_predicates(conditions: Sequence[VectorPredicate], run: Run, row_ids: RowIds) -> Flags:
     """Whether the rows at these places meet all of the conditions, which are of columns and constants."""
-    memory = run.kept.setdefault(f"meeting {[spelt(c) for c in conditions]}", _Memory())
-    columns = sorted(frozenset().union(*map(columns_of, conditions)))
-    if memory.flags is None:
-        memory.asked += len(places)
-        if run.num_rows > min(memory.asked * _ROWS_FOR_ALL, _MOST_ROWS):
-            return all_hold(conditions, run.rows.select(columns).take(pa.array(places)))
-        memory.flags = all_hold(conditions, run.rows.select(columns))
-        run.forget_oldest()
-    found: Flags = memory.flags[places]
+    memory = run.cache.setdefault(f"meeting {[predicate_key(c) for c in conditions]}", _PredicateCache())
+    columns = sorted(frozenset().union(*map(predicate_columns, conditions)))
+    if memory.results is None:
+        memory.rows_requested += len(row_ids)
+        if run.num_rows > min(memory.rows_requested * _ROWS_PER_REQUEST, _MAX_CACHED_ROWS):
+            return evaluate_all(conditions, run.rows.select(columns).take(pa.array(row_ids)))
+        memory.results = evaluate_all(conditions, run.rows.select(columns))
+        run.evict_oldest_results()
+    found: Flags = memory.results[row_ids]
     return found

@@ -30,9 +30,9 @@ import xxhash
 from viewkeeper import failpoints
 from viewkeeper.errors import CorruptRun, CorruptState, FormatTooNew, StoreError
 from viewkeeper.model.names import HASH
-from viewkeeper.resources.checksum import Checked
-from viewkeeper.resources.directory import Directory, flush_directory
-from viewkeeper.resources.memory import bytes_of
+from viewkeeper.resources.checksum import ChecksummedWriter
+from viewkeeper.resources.directory import StateDirectory, flush_directory
+from viewkeeper.resources.memory import table_bytes
 from viewkeeper.state.hash_index import Hashes
 from viewkeeper.state.run import Run
 
@@ -40,8 +40,8 @@ MAGIC = b"VKRUNS\r\n"
 VERSION = 1
 PIECE_ROWS = 1 << 20
 """About so many rows are a piece, in a directory behind a URL."""
-_MOST_PIECES = 64
-_AT_ONCE = 1 << 20
+_MAX_PIECES = 64
+_MAX_BUFFERED_BYTES = 1 << 20
 """Bytes of a run that is written by one call."""
 _ALIGNMENT = 64
 _HEADER = (MAGIC + VERSION.to_bytes(4, "little")).ljust(_ALIGNMENT, b"\0")
@@ -63,7 +63,7 @@ class RunEntry:
     def __hash__(self) -> int:
         return hash((self.file, self.offset))
 
-    def has(self, low: int, high: int) -> bool:
+    def overlaps(self, low: int, high: int) -> bool:
         """Whether some of its hashes may lie between these, both included."""
         return self.low <= high and low <= self.high
 
@@ -79,11 +79,11 @@ class RunEntry:
         return RunEntry(*data)
 
 
-class Closed(Run):
+class LazyRun(Run):
     """A run that lies elsewhere and is opened when its rows are first asked for. Its entry says the rest."""
 
-    def __init__(self, entry: RunEntry, find: Callable[[], Run]) -> None:
-        self.__dict__ |= {"_entry": entry, "_find": find, "_rows": None}
+    def __init__(self, entry: RunEntry, open_rows: Callable[[], Run]) -> None:
+        self.__dict__ |= {"_entry": entry, "_find": open_rows, "_rows": None}
 
     @property
     def rows(self) -> pa.Table:
@@ -98,30 +98,30 @@ class Closed(Run):
 
     @property
     def num_rows(self) -> int:
-        return self._known.rows
+        return self._run_entry.rows
 
     @property
     def low(self) -> int:
-        return self._known.low
+        return self._run_entry.low
 
     @property
     def high(self) -> int:
-        return self._known.high
+        return self._run_entry.high
 
     @property
     def num_bytes(self) -> int:
-        return self._known.length
+        return self._run_entry.length
 
-    def meets(self, hashes: Hashes) -> bool:
+    def may_contain(self, hashes: Hashes) -> bool:
         return bool(((hashes >= np.uint64(self.low)) & (hashes <= np.uint64(self.high))).any())
 
     @property
-    def _known(self) -> RunEntry:
+    def _run_entry(self) -> RunEntry:
         entry: RunEntry = self.__dict__["_entry"]
         return entry
 
 
-class Verified:
+class VerificationLog:
     """The runs that processes of one machine have found to be as they were written: each is read through once there.
 
         lines "inode mtime offset checksum" of one file that all of them append to
@@ -130,31 +130,31 @@ class Verified:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
-        self._known: set[str] = set()
+        self._path, self._read_offset = path, 0
+        self._known_lines: set[str] = set()
 
     def has(self, path: Path, entry: RunEntry) -> bool:
-        line = _line(path, entry)
-        if line is not None and line not in self._known:
+        line = _verification_line(path, entry)
+        if line is not None and line not in self._known_lines:
             with suppress(OSError), self._path.open("rb") as file:
-                file.seek(self._read)
+                file.seek(self._read_offset)
                 told, end, _ = file.read().rpartition(b"\n")  # one that is being written is read next time
-                self._read += len(told) + len(end)
-                self._known |= set(told.decode().split("\n"))
-        return line in self._known
+                self._read_offset += len(told) + len(end)
+                self._known_lines |= set(told.decode().split("\n"))
+        return line in self._known_lines
 
     def add(self, path: Path, entry: RunEntry) -> None:
-        line = _line(path, entry)
+        line = _verification_line(path, entry)
         if line is None:
             return
-        self._known.add(line)
+        self._known_lines.add(line)
         with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())  # one write: others' lines are before it or after it
 
 
-def _line(path: Path, entry: RunEntry) -> str | None:
+def _verification_line(path: Path, entry: RunEntry) -> str | None:
     """None if the file has gone since it was mapped."""
     try:
         told = path.stat()
@@ -163,32 +163,32 @@ def _line(path: Path, entry: RunEntry) -> str | None:
     return f"{told.st_ino} {told.st_mtime_ns} {entry.offset} {entry.checksum}"
 
 
-def wholes(entries: Iterable[RunEntry]) -> list[tuple[RunEntry, ...]]:
+def group_pieces(entries: Iterable[RunEntry]) -> list[tuple[RunEntry, ...]]:
     """The runs of a slot, each as the pieces in which it was written: those of one file."""
     return [tuple(pieces) for _, pieces in groupby(entries, key=lambda entry: entry.file)]
 
 
-def write_container(
+def write_run_file(
     directory: str | os.PathLike[str], name: str, runs: Mapping[str, Run], fsync: bool
 ) -> list[RunEntry]:
     """Write the runs, by slot, to a new file that only its owner may read. A failed write leaves no file."""
-    place = Directory(directory)
+    place = StateDirectory(directory)
     path = place / name
     try:
-        failpoints.point("run.write.before")
+        failpoints.hit("run.write.before")
         path.unlink(missing_ok=True)  # never truncate in place: another process may have it mapped
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            entries = _write_runs(file, name, runs, whole=place.is_local)
-            failpoints.point("run.write.middle")
+            entries = _write_runs(file, name, runs, is_whole=place.is_local)
+            failpoints.hit("run.write.middle")
             if fsync:
                 file.flush()
-                failpoints.point("run.sync")
+                failpoints.hit("run.sync")
                 os.fsync(file.fileno())
         if fsync:
             flush_directory(path.parent)
-        place.save(name)
-        failpoints.point("run.write.after")
+        place.upload(name)
+        failpoints.hit("run.write.after")
     except OSError as error:
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -199,20 +199,24 @@ def write_container(
     return entries
 
 
-def open_run(directory: str | os.PathLike[str], entry: RunEntry, verify: bool, verified: Verified | None = None) -> Run:
+def open_run(
+    directory: str | os.PathLike[str], entry: RunEntry, verify: bool, verification_log: VerificationLog | None = None
+) -> Run:
     """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify` and if
     it is not `verified` yet."""
-    place = Directory(directory)
+    place = StateDirectory(directory)
     try:
-        return _opened(*place.fetch_range(entry.file, entry.offset, entry.length), entry, verify, verified)
+        return _map_run(*place.fetch_range(entry.file, entry.offset, entry.length), entry, verify, verification_log)
     except CorruptState:
         if place.is_local:
             raise
     # The copy may be damaged, and the file not.
-    return _opened(*place.fetch_range(entry.file, entry.offset, entry.length, again=True), entry, verify, verified)
+    return _map_run(
+        *place.fetch_range(entry.file, entry.offset, entry.length, refresh=True), entry, verify, verification_log
+    )
 
 
-def _opened(path: Path, offset: int, entry: RunEntry, verify: bool, verified: Verified | None) -> Run:
+def _map_run(path: Path, offset: int, entry: RunEntry, verify: bool, verification_log: VerificationLog | None) -> Run:
     """`offset`: where the run begins in the file at `path`, which is the container or, from byte 0 on, just the run."""
     try:
         with pa.memory_map(str(path), "r") as file:
@@ -224,11 +228,11 @@ def _opened(path: Path, offset: int, entry: RunEntry, verify: bool, verified: Ve
             buffer = file.read_buffer(entry.length)
     except OSError as error:
         raise _corrupt(path, f"it cannot be read ({error.strerror or error})") from error
-    if verify and not (verified is not None and verified.has(path, entry)):
+    if verify and not (verification_log is not None and verification_log.has(path, entry)):
         if xxhash.xxh3_64_intdigest(buffer) != entry.checksum:
             raise _corrupt(path, f"the checksum of the run at byte {entry.offset} is wrong")
-        if verified is not None:
-            verified.add(path, entry)
+        if verification_log is not None:
+            verification_log.add(path, entry)
     try:
         with pa.ipc.open_stream(buffer) as reader:
             rows = reader.read_all().combine_chunks()
@@ -239,16 +243,16 @@ def _opened(path: Path, offset: int, entry: RunEntry, verify: bool, verified: Ve
     return Run(rows)
 
 
-def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run], whole: bool) -> list[RunEntry]:
-    sink = Checked(file)
+def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run], is_whole: bool) -> list[RunEntry]:
+    sink = ChecksummedWriter(file)
     sink.write(_HEADER)
     entries = []
-    pieces = ((slot, piece) for slot, run in runs.items() for piece in ([run] if whole else _pieces(run)))
+    pieces = ((slot, piece) for slot, run in runs.items() for piece in ([run] if is_whole else _split_run(run)))
     for slot, run in pieces:
         offset = sink.position
         sink.checksum.reset()
-        if bytes_of(run.rows) <= _AT_ONCE:
-            sink.write(_streamed(run.rows))
+        if table_bytes(run.rows) <= _MAX_BUFFERED_BYTES:
+            sink.write(_serialize_run(run.rows))
         else:
             with pa.ipc.new_stream(sink, run.rows.schema) as writer:
                 writer.write_table(run.rows)
@@ -258,7 +262,7 @@ def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run], whole: bool
     return entries
 
 
-def _streamed(rows: pa.Table) -> pa.Buffer:
+def _serialize_run(rows: pa.Table) -> pa.Buffer:
     """In memory: Arrow asks Python to write every buffer of a column, and there are dozens."""
     whole = pa.BufferOutputStream()
     with pa.ipc.new_stream(whole, rows.schema) as writer:
@@ -266,9 +270,9 @@ def _streamed(rows: pa.Table) -> pa.Buffer:
     return whole.getvalue()
 
 
-def _pieces(run: Run) -> Iterator[Run]:
+def _split_run(run: Run) -> Iterator[Run]:
     """The run by ranges of its hashes; one of few rows as it is."""
-    count = min(_MOST_PIECES, 1 << max(0, (run.num_rows // PIECE_ROWS).bit_length()))
+    count = min(_MAX_PIECES, 1 << max(0, (run.num_rows // PIECE_ROWS).bit_length()))
     edges = np.array([(1 << 64) * i // count for i in range(1, count)], np.uint64)
     places = [0, *(int(p) for p in np.searchsorted(run.hashes, edges, "left")), run.num_rows]
     for first, last in pairwise(places):
@@ -284,5 +288,5 @@ def _check_header(path: Path, header: bytes) -> None:
         raise FormatTooNew(f"The state file {path} has format {version}; this version reads up to {VERSION}.")
 
 
-def _corrupt(path: Path, what: str) -> CorruptRun:
-    return CorruptRun(f"The state file {path} is damaged: {what}.", hint="State is derived: it can be rebuilt.")
+def _corrupt(path: Path, problem: str) -> CorruptRun:
+    return CorruptRun(f"The state file {path} is damaged: {problem}.", hint="State is derived: it can be rebuilt.")

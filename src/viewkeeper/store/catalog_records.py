@@ -22,13 +22,13 @@ from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 
-_RECENT = 32
+_MAX_RECENT_CHANGES = 32
 """Changes that the head lists."""
-_LISTED = 64
+_MAX_RECENT_IDS = 64
 """Ids that the head lists; a change of more is not listed, and whoever knows less reads everything."""
 
 
-class Kept(Protocol):
+class CatalogRecords(Protocol):
     """The records of a catalog, as one moment shows them."""
 
     def head(self) -> Mapping[str, Any] | None: ...
@@ -39,7 +39,7 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True)
-class Difference:
+class CatalogDifference:
     """What a change writes: the head, and the definitions by id; None takes one away."""
 
     head: Mapping[str, Any]
@@ -53,81 +53,87 @@ class Difference:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Difference:
+    def from_json(data: Mapping[str, Any]) -> CatalogDifference:
         """What `to_json` made, or a whole catalog of version 0.1."""
         if "head" not in data:
-            return _whole(Catalog.from_json(data))
-        return Difference(data["head"], {int(i): d for i, d in data["definitions"].items()})
+            return _full_difference(Catalog.from_json(data))
+        return CatalogDifference(data["head"], {int(i): d for i, d in data["definitions"].items()})
 
     @property
     def version(self) -> int:
         return int(self.head["version"])
 
 
-def read(kept: Kept, known: Catalog) -> Catalog:
+def read_catalog(records: CatalogRecords, cached: Catalog) -> Catalog:
     """The catalog; what has not changed since the `known` one is taken from it."""
-    head = kept.head()
+    head = records.head()
     if head is None:
         return Catalog()
-    if is_old(head):
-        return known if known.version == head["version"] else Catalog.from_json(head)
+    if is_whole_catalog(head):
+        return cached if cached.version == head["version"] else Catalog.from_json(head)
     version, next_id = head["version"], head["next_id"]
-    if version == known.version:
-        return known
-    if head["floor"] <= known.version < version:
-        found = {i: kept.definition(i) for i in changed_after(head, known.version)}
+    if version == cached.version:
+        return cached
+    if head["floor"] <= cached.version < version:
+        found = {i: records.definition(i) for i in ids_changed_after(head, cached.version)}
         gone = [i for i, data in found.items() if data is None]
-        return known.moved(version, next_id, map(entry, filter(None, found.values())), gone)
-    entries = sorted(map(entry, kept.definitions()), key=lambda e: e.table.id if isinstance(e, View) else e.id)
+        return cached.derive(version, next_id, map(decode_entry, filter(None, found.values())), gone)
+    entries = sorted(
+        map(decode_entry, records.definitions()), key=lambda e: e.table.id if isinstance(e, View) else e.id
+    )
     tables = (e for e in entries if isinstance(e, Table))
     return Catalog(version, next_id, tables, (e for e in entries if isinstance(e, View)))
 
 
-def changed(kept: Kept, known: Catalog, change: Callable[[Catalog], Catalog]) -> tuple[Catalog, Difference | None]:
+def apply_change(
+    records: CatalogRecords, cached: Catalog, change: Callable[[Catalog], Catalog]
+) -> tuple[Catalog, CatalogDifference | None]:
     """The catalog after `change(current)`, and what is to be written for it: None if nothing changed."""
-    current = read(kept, known)
+    current = read_catalog(records, cached)
     made = change(current)
-    return made, difference(kept.head(), current, made)
+    return made, diff_catalogs(records.head(), current, made)
 
 
-def difference(head: Mapping[str, Any] | None, current: Catalog, made: Catalog) -> Difference | None:
+def diff_catalogs(head: Mapping[str, Any] | None, current: Catalog, new: Catalog) -> CatalogDifference | None:
     """From the catalog that the head is of to another one, whose version must be higher unless nothing changed."""
-    ids = made.changed_since(current)
-    if not ids and (made.version, made.next_id) == (current.version, current.next_id):
+    ids = new.changed_since(current)
+    if not ids and (new.version, new.next_id) == (current.version, current.next_id):
         return None
-    if made.version <= current.version:
-        raise Defect(f"Catalog version {made.version} does not follow {current.version}.")
-    if head is None or is_old(head):
-        return _whole(made)
-    recent = [*head["recent"], [made.version, ids]]
+    if new.version <= current.version:
+        raise Defect(f"Catalog version {new.version} does not follow {current.version}.")
+    if head is None or is_whole_catalog(head):
+        return _full_difference(new)
+    recent = [*head["recent"], [new.version, ids]]
     floor = head["floor"]
-    while len(recent) > _RECENT or sum(len(listed) for _, listed in recent) > _LISTED:
+    while len(recent) > _MAX_RECENT_CHANGES or sum(len(listed) for _, listed in recent) > _MAX_RECENT_IDS:
         floor = recent.pop(0)[0]
-    definitions = {i: None if (found := made.of(i)) is None else definition(found) for i in ids}
-    return Difference({"version": made.version, "next_id": made.next_id, "floor": floor, "recent": recent}, definitions)
+    definitions = {i: None if (found := new.find_by_id(i)) is None else encode_entry(found) for i in ids}
+    return CatalogDifference(
+        {"version": new.version, "next_id": new.next_id, "floor": floor, "recent": recent}, definitions
+    )
 
 
-def changed_after(head: Mapping[str, Any], version: int) -> list[int]:
+def ids_changed_after(head: Mapping[str, Any], version: int) -> list[int]:
     return list({i: None for at, listed in head["recent"] if at > version for i in listed})
 
 
-def is_old(head: Mapping[str, Any]) -> bool:
+def is_whole_catalog(head: Mapping[str, Any]) -> bool:
     """Whether it is the whole catalog of version 0.1."""
     return "views" in head
 
 
-def definition(entry: Table | View) -> dict[str, Any]:
+def encode_entry(entry: Table | View) -> dict[str, Any]:
     return {"view" if isinstance(entry, View) else "table": entry.to_json()}
 
 
-def entry(data: Mapping[str, Any]) -> Table | View:
+def decode_entry(data: Mapping[str, Any]) -> Table | View:
     ((kind, body),) = data.items()
     if kind not in ("table", "view"):
         raise CorruptState(f"The catalog lists a {kind}, which this version does not know.", hint="Use a newer one.")
     return View.from_json(body) if kind == "view" else Table.from_json(body)
 
 
-def _whole(catalog: Catalog) -> Difference:
-    definitions = {e.table.id if isinstance(e, View) else e.id: definition(e) for e in catalog.listed}
+def _full_difference(catalog: Catalog) -> CatalogDifference:
+    definitions = {e.table.id if isinstance(e, View) else e.id: encode_entry(e) for e in catalog.entries}
     head = {"version": catalog.version, "next_id": catalog.next_id, "floor": catalog.version, "recent": []}
-    return Difference(head, definitions)
+    return CatalogDifference(head, definitions)

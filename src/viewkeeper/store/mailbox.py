@@ -22,13 +22,13 @@ from typing import Any, Protocol
 from viewkeeper.errors import ReadOnly
 
 REQUEST, ANSWER, CANCEL = "request", "answer", "cancel"
-PARTS = (REQUEST, ANSWER, CANCEL)
+MESSAGE_PARTS = (REQUEST, ANSWER, CANCEL)
 
 
 class Mailbox(Protocol):
     """The requests of one database."""
 
-    pause: float
+    poll_interval: float
     """Seconds between two looks at it: short where a look is cheap."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class FileMailbox(Mailbox):
     Files and not records of the database, because RocksDB lets one process alone write those.
     """
 
-    pause = 0.05
+    poll_interval = 0.05
 
     def __init__(self, database: Path) -> None:
         self._directory = database / "requests"
@@ -87,6 +87,6 @@ class FileMailbox(Mailbox):
             ) from error
 
     def remove(self, name: str) -> None:
-        for part in PARTS:
+        for part in MESSAGE_PARTS:
             with suppress(FileNotFoundError, IsADirectoryError):
                 (self._directory / f"{name}.{part}").unlink()

@@ -17,13 +17,13 @@ from viewkeeper.errors import BadValue, MissingDependency
 from viewkeeper.model.intake import arguments
 from viewkeeper.store.contract.store import Store
 
-GROUP = "viewkeeper.stores"
+ENTRY_POINT_GROUP = "viewkeeper.stores"
 
-_OWN = {
+_BUILT_IN = {
     "lmdb": "viewkeeper.store.lmdb:open_url",
     "rocksdb": "viewkeeper.store.rocksdb:open_url",
 }
-PLACES = ("lmdb", "rocksdb")
+PATH_SCHEMES = ("lmdb", "rocksdb")
 """Schemes whose URLs are paths."""
 
 _EXTRAS = {"hbase": "hbase", "rocksdb": "rocksdb"}
@@ -34,12 +34,12 @@ def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
     if isinstance(url, os.PathLike):
         path = os.fsdecode(url)
         url = path if path.startswith("lmdb:") else f"lmdb:{path}"
-    arguments.text(url, "A database's URL", "Write for example 'lmdb:./shop', or give a Path.")
+    arguments.check_text(url, "A database's URL", "Write for example 'lmdb:./shop', or give a Path.")
     scheme, colon, _ = url.partition(":")
     if not colon:
         example = f"lmdb:{url}" if url and not set(url) & set(":?") else "lmdb:./shop"
         raise BadValue(f"{url!r} is not a store's URL.", hint=f"Write for example {example!r}.")
-    opener = _opener(scheme.lower())
+    opener = _find_opener(scheme.lower())
     try:
         return opener(url, mode, **options)
     except TypeError as error:
@@ -53,12 +53,12 @@ def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
 
 def schemes() -> list[str]:
     """Every scheme that can be opened."""
-    return sorted({*_OWN, *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
-def _opener(scheme: str) -> Callable[..., Store]:
-    if scheme in _OWN:
-        module, _, name = _OWN[scheme].partition(":")
+def _find_opener(scheme: str) -> Callable[..., Store]:
+    if scheme in _BUILT_IN:
+        module, _, name = _BUILT_IN[scheme].partition(":")
         try:
             opener: Callable[..., Store] | None = getattr(import_module(module), name, None)
         except ImportError as error:
@@ -69,7 +69,7 @@ def _opener(scheme: str) -> Callable[..., Store]:
             ) from error
         if opener is not None:
             return opener
-    for point in entry_points(group=GROUP, name=scheme):
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
         found: Callable[..., Store] = point.load()
         return found
     if scheme in ("http", "https"):

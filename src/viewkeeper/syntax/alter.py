@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from viewkeeper.errors import BadStatement, BadValue, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.intake.columns import column_values
-from viewkeeper.model.names import refuse
+from viewkeeper.model.names import check_column_name
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Type
-from viewkeeper.syntax.cursor import Words
+from viewkeeper.syntax.cursor import TokenCursor
 from viewkeeper.syntax.literals import read_value
 
 # A column as a statement writes it: its name, its type, and what is said of it.
@@ -33,34 +33,34 @@ from viewkeeper.syntax.literals import read_value
 # the names that `model.types` uses.
 
 
-def read_column(words: Words) -> tuple[Column, bool]:
+def read_column(cursor: TokenCursor) -> tuple[Column, bool]:
     """A column, and whether it says that it is the key."""
-    name = words.name("column")
-    refuse(name, "Column")
-    type_ = read_type(words, name)
+    name = cursor.read_name("column")
+    check_column_name(name, "Column")
+    type_ = read_type(cursor, name)
     nullable, is_key, default = True, False, None
     while True:
-        if words.take("NOT", "NULL"):
+        if cursor.accept("NOT", "NULL"):
             nullable = False
-        elif words.take("PRIMARY", "KEY"):
+        elif cursor.accept("PRIMARY", "KEY"):
             is_key = True
-        elif words.take("DEFAULT"):
-            default = read_default(words, Column(name, type_))
+        elif cursor.accept("DEFAULT"):
+            default = read_default(cursor, Column(name, type_))
         else:
             break
-    if not (words.at(",") or words.at(")") or words.done()):
+    if not (cursor.is_at(",") or cursor.is_at(")") or cursor.is_at_end()):
         raise BadStatement(
-            f"Column {name}: {words.shown()} after its type is not known here.",
+            f"Column {name}: {cursor.describe_token()} after its type is not known here.",
             hint="A column has a name, a type and, if wanted, NOT NULL, PRIMARY KEY or DEFAULT with a value.",
         )
     return Column(name, type_, nullable, default=default), is_key
 
 
-def read_default(words: Words, column: Column) -> str | None:
+def read_default(cursor: TokenCursor, column: Column) -> str | None:
     """A default, as the word from which `model.written` reads it again; None for NULL."""
-    written = words.written()
+    written = cursor.token_text()
     try:
-        value = read_value(words, "DEFAULT", column)
+        value = read_value(cursor, "DEFAULT", column)
         (exact,) = column_values("DEFAULT", Column(column.name, column.type), [value]).to_pylist()
     except BadValue as error:
         raise BadStatement(f"Column {column.name}: {written} is no {column.type.sql}.", hint=error.hint) from None
@@ -71,8 +71,8 @@ def read_default(words: Words, column: Column) -> str | None:
     return str(exact).lower() if isinstance(exact, bool) else str(exact)
 
 
-_TYPES = {
-    **{str(type_): type_ for type_ in types.PLAIN},
+_TYPES_BY_NAME = {
+    **{str(type_): type_ for type_ in types.SCALAR_TYPES},
     "bool": types.BOOLEAN,
     "byte": types.TINYINT,
     "short": types.SMALLINT,
@@ -86,15 +86,17 @@ _TYPES = {
 }
 
 
-def read_type(words: Words, column: str) -> Type:
+def read_type(cursor: TokenCursor, column: str) -> Type:
     """A type, as `model.types` has it."""
-    if words.done() or words.at(",") or words.at(")"):
-        raise BadStatement(f"Column {column} has no type.", hint=f"Types are: {', '.join(types.NAMES).upper()}.")
-    written = words.word().lower()
+    if cursor.is_at_end() or cursor.is_at(",") or cursor.is_at(")"):
+        raise BadStatement(
+            f"Column {column} has no type.", hint=f"Types are: {', '.join(types.COLUMN_TYPE_NAMES).upper()}."
+        )
+    written = cursor.read_word().lower()
     for second in ("precision", "varying"):
-        if words.take(second.upper()):
+        if cursor.accept(second.upper()):
             written += f" {second}"
-    digits = words.numbers() if words.take("(") else ()
+    digits = cursor.read_numbers() if cursor.accept("(") else ()
     if written in ("decimal", "dec", "numeric"):
         precision, scale = (*digits, *(10, 0)[len(digits) :])[:2]
         if len(digits) > 2 or not 1 <= precision <= 38 or not 0 <= scale <= precision:
@@ -108,12 +110,12 @@ def read_type(words: Words, column: str) -> Type:
             f"Column {column}: {written.upper()}({digits[0]}) is not supported, lengths are not enforced.",
             hint="Write STRING.",
         )
-    if written not in _TYPES or digits or words.at("<"):
+    if written not in _TYPES_BY_NAME or digits or cursor.is_at("<"):
         raise Unsupported(
             f"Column {column}: type {written.upper()} is not supported.",
-            hint=f"Supported types: {', '.join(types.NAMES).upper()}.",
+            hint=f"Supported types: {', '.join(types.COLUMN_TYPE_NAMES).upper()}.",
         )
-    return _TYPES[written]
+    return _TYPES_BY_NAME[written]
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class RenameColumn:
 class SetDefault:
     table: str
     column: str
-    words: Words | None
+    cursor: TokenCursor | None
     """What follows SET DEFAULT, to be read by the column's type; None: the column has none any more."""
 
 
@@ -172,40 +174,40 @@ ColumnChange = AddColumn | DropColumn | RenameColumn | SetDefault | AlterType
 AlterTable = ColumnChange | Rename
 
 
-def alter_table(words: Words) -> AlterTable:
+def parse_alter_table(cursor: TokenCursor) -> AlterTable:
     """What follows ALTER TABLE."""
-    name = words.name("table")
-    if words.take("DROP"):
-        words.take("COLUMN")
-        absent_ok = words.take("IF", "EXISTS")
-        column = words.name("column")
-        cascade = words.take("CASCADE")
+    name = cursor.read_name("table")
+    if cursor.accept("DROP"):
+        cursor.accept("COLUMN")
+        absent_ok = cursor.accept("IF", "EXISTS")
+        column = cursor.read_name("column")
+        cascade = cursor.accept("CASCADE")
         if not cascade:
-            words.take("RESTRICT")
+            cursor.accept("RESTRICT")
         return DropColumn(name, column, absent_ok, cascade)
-    if words.take("RENAME", "TO"):
-        return Rename(name, words.new_name("table"), is_view=False)
-    if words.take("RENAME"):
-        words.need("COLUMN")
-        column = words.name("column")
-        words.need("TO")
-        to = words.name("column")
-        refuse(to, "Column")
+    if cursor.accept("RENAME", "TO"):
+        return Rename(name, cursor.read_new_name("table"), is_view=False)
+    if cursor.accept("RENAME"):
+        cursor.expect("COLUMN")
+        column = cursor.read_name("column")
+        cursor.expect("TO")
+        to = cursor.read_name("column")
+        check_column_name(to, "Column")
         return RenameColumn(name, column, to)
-    if words.take("ALTER"):
-        words.take("COLUMN")
-        return _alter_column(words, name, words.name("column"))
-    if words.take("ADD"):
-        words.take("COLUMN")
-        return _add(words, name)
+    if cursor.accept("ALTER"):
+        cursor.accept("COLUMN")
+        return _parse_alter_column(cursor, name, cursor.read_name("column"))
+    if cursor.accept("ADD"):
+        cursor.accept("COLUMN")
+        return _parse_add_column(cursor, name)
     raise BadStatement(
-        f"A table is altered by ADD, DROP, RENAME or ALTER COLUMN, not by {words.shown(begins=False)}.",
+        f"A table is altered by ADD, DROP, RENAME or ALTER COLUMN, not by {cursor.describe_token(begins=False)}.",
         hint="Write one of them.",
     )
 
 
-def _add(words: Words, table: str) -> AddColumn:
-    column, is_key = read_column(words)
+def _parse_add_column(cursor: TokenCursor, table: str) -> AddColumn:
+    column, is_key = read_column(cursor)
     if is_key:
         raise BadStatement(
             f"Column {column.name}: the key of {table} is the one that it was created with.",
@@ -219,31 +221,31 @@ def _add(words: Words, table: str) -> AddColumn:
     return AddColumn(table, column)
 
 
-def _alter_column(words: Words, table: str, column: str) -> SetDefault | AlterType:
-    if words.take("TYPE") or words.take("SET", "DATA", "TYPE"):
-        return AlterType(table, column, read_type(words, column))
-    if words.take("DROP", "DEFAULT"):
+def _parse_alter_column(cursor: TokenCursor, table: str, column: str) -> SetDefault | AlterType:
+    if cursor.accept("TYPE") or cursor.accept("SET", "DATA", "TYPE"):
+        return AlterType(table, column, read_type(cursor, column))
+    if cursor.accept("DROP", "DEFAULT"):
         return SetDefault(table, column, None)
-    if not words.take("SET", "DEFAULT"):
+    if not cursor.accept("SET", "DEFAULT"):
         raise BadStatement(
-            f"A column is altered by TYPE, SET DEFAULT or DROP DEFAULT, not by {words.shown(begins=False)}.",
+            f"A column is altered by TYPE, SET DEFAULT or DROP DEFAULT, not by {cursor.describe_token(begins=False)}.",
             hint="Write one of them; RENAME COLUMN, ADD and DROP stand behind the table.",
         )
-    rest = Words(words.text, words.tokens[words.next :])
-    words.next = len(words.tokens)
+    rest = TokenCursor(cursor.text, cursor.tokens[cursor.index :])
+    cursor.index = len(cursor.tokens)
     return SetDefault(table, column, rest)
 
 
-def alter_view(words: Words) -> AlterView | Rename:
+def parse_alter_view(cursor: TokenCursor) -> AlterView | Rename:
     """What follows ALTER MATERIALIZED VIEW."""
-    name = words.name("view")
-    if words.take("RENAME"):
-        words.need("TO")
-        return Rename(name, words.new_name("view"), is_view=True)
+    name = cursor.read_name("view")
+    if cursor.accept("RENAME"):
+        cursor.expect("TO")
+        return Rename(name, cursor.read_new_name("view"), is_view=True)
     for action in ("SUSPEND", "RESUME"):
-        if words.take(action):
+        if cursor.accept(action):
             return AlterView(name, action.lower())
     raise BadStatement(
-        f"A view is altered by SUSPEND, RESUME or RENAME TO, not by {words.shown(begins=False)}.",
+        f"A view is altered by SUSPEND, RESUME or RENAME TO, not by {cursor.describe_token(begins=False)}.",
         hint="Write one of them.",
     )

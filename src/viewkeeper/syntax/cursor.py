@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from viewkeeper.errors import BadStatement
-from viewkeeper.model.names import refuse_long
-from viewkeeper.syntax.lexer import Token, tokens
+from viewkeeper.model.names import check_name_length
+from viewkeeper.syntax.lexer import SqlToken, lex
 
 SUPPORTED = (
     "CREATE TABLE, ALTER TABLE, DROP TABLE, CREATE MATERIALIZED VIEW, ALTER MATERIALIZED VIEW, "
@@ -20,10 +20,10 @@ SUPPORTED = (
 )
 
 
-def statements(text: str) -> Iterator[Sequence[Token]]:
+def split_statements(text: str) -> Iterator[Sequence[SqlToken]]:
     """The tokens of each statement; semicolons divide them."""
-    current: list[Token] = []
-    for token in tokens(text):
+    current: list[SqlToken] = []
+    for token in lex(text):
         if token.value != ";" or token.kind != "sign":
             current.append(token)
         elif current:
@@ -33,136 +33,138 @@ def statements(text: str) -> Iterator[Sequence[Token]]:
         yield current
 
 
-class Words:
+class TokenCursor:
     """A cursor over the tokens of one statement."""
 
-    def __init__(self, text: str, tokens: Sequence[Token]) -> None:
+    def __init__(self, text: str, tokens: Sequence[SqlToken]) -> None:
         self.text = text
         self.tokens = tokens
-        self.next = 0
+        self.index = 0
 
-    def done(self) -> bool:
-        return self.next >= len(self.tokens)
+    def is_at_end(self) -> bool:
+        return self.index >= len(self.tokens)
 
-    def written(self, ahead: int = 0) -> str:
+    def token_text(self, offset: int = 0) -> str:
         """A token as it stands in the text, quotes and all."""
-        if self.next + ahead >= len(self.tokens):
+        if self.index + offset >= len(self.tokens):
             return ""
-        token = self.tokens[self.next + ahead]
+        token = self.tokens[self.index + offset]
         return self.text[token.start : token.end]
 
-    def shown(self, *, begins: bool = True) -> str:
+    def describe_token(self, *, begins: bool = True) -> str:
         """What comes next, for an error. `begins`: the sentence begins with it."""
-        if self.done():
+        if self.is_at_end():
             return "The end of the text" if begins else "the end of the text"
-        token = self.tokens[self.next]
-        return f"{quoted(self.written())} (line {token.line})"
+        token = self.tokens[self.index]
+        return f"{quote_excerpt(self.token_text())} (line {token.line})"
 
-    def take(self, *words: str) -> bool:
+    def accept(self, *words: str) -> bool:
         """Step over these words if they are next."""
-        if any(self.written(i).upper() != word for i, word in enumerate(words)):
+        if any(self.token_text(i).upper() != word for i, word in enumerate(words)):
             return False
-        self.next += len(words)
+        self.index += len(words)
         return True
 
-    def at(self, word: str) -> bool:
-        return self.written().upper() == word
+    def is_at(self, word: str) -> bool:
+        return self.token_text().upper() == word
 
-    def need(self, *words: str) -> None:
+    def expect(self, *words: str) -> None:
         for word in words:
-            if not self.take(word):
-                raise BadStatement(f"{self.shown()} is where {word} should be.", hint=f"Write {word} there.")
+            if not self.accept(word):
+                raise BadStatement(f"{self.describe_token()} is where {word} should be.", hint=f"Write {word} there.")
 
-    def end(self) -> None:
-        if not self.done():
-            raise BadStatement(f"{self.shown()} is more than the statement takes.", hint="Take it out.")
+    def expect_end(self) -> None:
+        if not self.is_at_end():
+            raise BadStatement(f"{self.describe_token()} is more than the statement takes.", hint="Take it out.")
 
-    def word(self) -> str:
+    def read_word(self) -> str:
         """The next token as written, whatever it is."""
-        word = self.written()
-        self.next += 1
+        word = self.token_text()
+        self.index += 1
         return word
 
-    def name(self, what: str) -> str:
+    def read_name(self, kind: str) -> str:
         """A name, plain or in backticks. Keywords are names too, as in Spark."""
-        word = self._part(what)
-        if self.at(".") and self.written(1).strip("`").upper() == "PARAMETERS":
-            self.next += 2  # the table of a family's parameters is called after the family
+        word = self._read_name_part(kind)
+        if self.is_at(".") and self.token_text(1).strip("`").upper() == "PARAMETERS":
+            self.index += 2  # the table of a family's parameters is called after the family
             return f"{word}.parameters"
-        if self.at("."):
-            raise BadStatement(f"The name of a {what} has one part; {word} goes on with a dot.", hint="Take it out.")
+        if self.is_at("."):
+            raise BadStatement(f"The name of a {kind} has one part; {word} goes on with a dot.", hint="Take it out.")
         return word
 
-    def new_name(self, what: str) -> str:
+    def read_new_name(self, kind: str) -> str:
         """The name of what is to be made, or renamed to it."""
-        word = self.name(what)
-        refuse_long(word, what)
+        word = self.read_name(kind)
+        check_name_length(word, kind)
         return word
 
-    def dotted(self, what: str) -> str:
+    def read_dotted_name(self, kind: str) -> str:
         """A name of one or more parts, as the options of a store have."""
-        found = [self._part(what)]
-        while self.take("."):
-            found.append(self._part(what))
+        found = [self._read_name_part(kind)]
+        while self.accept("."):
+            found.append(self._read_name_part(kind))
         return ".".join(found)
 
-    def _part(self, what: str) -> str:
-        if self.done():
-            raise BadStatement(f"The text ends where the name of a {what} should be.", hint="Write the name.")
-        token, word = self.tokens[self.next], self.written()
+    def _read_name_part(self, kind: str) -> str:
+        if self.is_at_end():
+            raise BadStatement(f"The text ends where the name of a {kind} should be.", hint="Write the name.")
+        token, word = self.tokens[self.index], self.token_text()
         if token.kind == "name":
             word = token.value
         elif not re.fullmatch(r"[^\W\d]\w*", word):
             raise BadStatement(
-                f"{self.shown()} is no name of a {what}.",
+                f"{self.describe_token()} is no name of a {kind}.",
                 hint="A name has letters, digits and _; anything else goes in backticks.",
             )
         if not word.strip() or not word.isprintable():
-            raise BadStatement(f"The name of a {what} is empty or has control characters.", hint="Choose another one.")
-        self.next += 1
+            raise BadStatement(f"The name of a {kind} is empty or has control characters.", hint="Choose another one.")
+        self.index += 1
         return word
 
-    def names(self, what: str) -> tuple[str, ...]:
+    def read_names(self, kind: str) -> tuple[str, ...]:
         """( name, … )"""
-        self.need("(")
-        found = [self.name(what)]
-        while self.take(","):
-            found.append(self.name(what))
-        self.need(")")
+        self.expect("(")
+        found = [self.read_name(kind)]
+        while self.accept(","):
+            found.append(self.read_name(kind))
+        self.expect(")")
         return tuple(found)
 
-    def number(self) -> int:
-        word = self.written()
+    def read_number(self) -> int:
+        word = self.token_text()
         if not word.isdecimal():
-            raise BadStatement(f"{self.shown()} is where a number should be.", hint="Write it as in DECIMAL(12,2).")
-        self.next += 1
+            raise BadStatement(
+                f"{self.describe_token()} is where a number should be.", hint="Write it as in DECIMAL(12,2)."
+            )
+        self.index += 1
         return int(word)
 
-    def numbers(self) -> tuple[int, ...]:
+    def read_numbers(self) -> tuple[int, ...]:
         """number, … ): what follows a type's opening parenthesis."""
-        found = [self.number()]
-        while self.take(","):
-            found.append(self.number())
-        self.need(")")
+        found = [self.read_number()]
+        while self.accept(","):
+            found.append(self.read_number())
+        self.expect(")")
         return tuple(found)
 
-    def value(self) -> str:
+    def read_value(self) -> str:
         """An option's value: text in quotes, a number, or a word such as true."""
-        if self.done() or not re.fullmatch(r"[\w.'\"-].*", self.written(), re.DOTALL):
-            raise BadStatement(f"{self.shown()} is no option value.", hint="Write name = 'value'.")
-        token = self.tokens[self.next]
-        self.next += 1
+        if self.is_at_end() or not re.fullmatch(r"[\w.'\"-].*", self.token_text(), re.DOTALL):
+            raise BadStatement(f"{self.describe_token()} is no option value.", hint="Write name = 'value'.")
+        token = self.tokens[self.index]
+        self.index += 1
         return token.value
 
-    def rest(self) -> str:
+    def read_rest(self) -> str:
         """All the text that is left, as written."""
-        if self.done():
+        if self.is_at_end():
             return ""
-        found = self.text[self.tokens[self.next].start : self.tokens[-1].end]
-        self.next = len(self.tokens)
+        found = self.text[self.tokens[self.index].start : self.tokens[-1].end]
+        self.index = len(self.tokens)
         return found
 
 
-def quoted(text: str) -> str:
+def quote_excerpt(text: str) -> str:
     line = " ".join(text.split())
     return repr(line if len(line) <= 40 else line[:37] + "...")

@@ -13,33 +13,33 @@ from itertools import pairwise
 
 from viewkeeper.errors import BadStatement
 from viewkeeper.model.names import backticked
-from viewkeeper.syntax.lexer import Token, open_names, tokens
+from viewkeeper.syntax.lexer import SqlToken, find_parameters, lex
 
-PARAMETERS = ".parameters"
+PARAMETERS_SUFFIX = ".parameters"
 """What the table of a family's parameters is called, after the family."""
 
-FAMILY = "_family"
+FAMILY_OPTION = "_family"
 """The option of such a table: the family's name."""
 
-ROWS, MEMBER = "¤b", "¤p"
+ROWS_ALIAS, MEMBER_ALIAS = "¤b", "¤p"
 
 
-def parameters_name(view: str) -> str:
-    return view + PARAMETERS
+def parameter_table_name(view: str) -> str:
+    return view + PARAMETERS_SUFFIX
 
 
-def lateral(view: str, body: str, names: Sequence[str]) -> str:
+def lateral_query(view: str, body: str, names: Sequence[str]) -> str:
     """The family as a query over its table of parameters. Each of them is used: without it, members would be equal."""
     known = {name.lower(): name for name in names}
     unused = dict(known)
     parts, at = [], 0
-    for mark, word in open_names(list(tokens(body))):
+    for mark, word in find_parameters(list(lex(body))):
         if word.value.lower() not in known:
             raise BadStatement(
                 f":{word.value} is none of the parameters of {view} (line {word.line}).",
                 hint=f"Parameters are: {', '.join(names)}.",
             )
-        parts += [body[at : mark.start], f"`{MEMBER}`.{backticked(known[word.value.lower()])}"]
+        parts += [body[at : mark.start], f"`{MEMBER_ALIAS}`.{backticked(known[word.value.lower()])}"]
         at = word.end
         unused.pop(word.value.lower(), None)
     if unused:
@@ -49,17 +49,19 @@ def lateral(view: str, body: str, names: Sequence[str]) -> str:
             hint=f"Write :{name} where its value belongs, or leave it out of PARAMETERS.",
         )
     text = "".join([*parts, body[at:]])
-    table = backticked(parameters_name(view))
-    return f"SELECT `{MEMBER}`.*, `{ROWS}`.* FROM {table} `{MEMBER}`, LATERAL ({text}\n) `{ROWS}`"
+    table = backticked(parameter_table_name(view))
+    return (
+        f"SELECT `{MEMBER_ALIAS}`.*, `{ROWS_ALIAS}`.* FROM {table} `{MEMBER_ALIAS}`, LATERAL ({text}\n) `{ROWS_ALIAS}`"
+    )
 
 
-def declared(found: Sequence[Token]) -> frozenset[str]:
+def declared_parameters(text_tokens: Sequence[SqlToken]) -> frozenset[str]:
     """The names of the parameters that a statement declares, in lower case; none if it makes no family."""
-    words = [t.value.upper() if t.kind == "word" else "" for t in found[:12]]
+    words = [t.value.upper() if t.kind == "word" else "" for t in text_tokens[:12]]
     if words[:1] != ["CREATE"] or "MATERIALIZED" not in words[:4] or "PARAMETERS" not in words:
         return frozenset()
     names, depth = set(), 0
-    for before, token in pairwise(found[words.index("PARAMETERS") :]):
+    for before, token in pairwise(text_tokens[words.index("PARAMETERS") :]):
         if before.kind == "sign" and before.value in "(,":
             depth += before.value == "("
             if depth == 1:

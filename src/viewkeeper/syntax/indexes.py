@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from viewkeeper.errors import BadStatement, Unsupported
-from viewkeeper.syntax.cursor import Words
+from viewkeeper.syntax.cursor import TokenCursor
 
 
 @dataclass(frozen=True)
@@ -48,46 +48,46 @@ class ShowIndexes:
 IndexStatement = CreateIndex | DropIndex | RenameIndex | ShowIndexes
 
 
-def create_index(words: Words, options: Callable[[Words], dict[str, str]]) -> CreateIndex:
+def parse_create_index(cursor: TokenCursor, read_options: Callable[[TokenCursor], dict[str, str]]) -> CreateIndex:
     """What follows CREATE INDEX."""
-    exists_ok = words.take("IF", "NOT", "EXISTS")
-    if words.at("ON"):
+    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    if cursor.is_at("ON"):
         raise BadStatement("The index has no name.", hint="Write CREATE INDEX name ON ….")
-    name = words.new_name("index")
-    words.need("ON")
-    on = words.name("table or view")
-    words.need("(")
-    columns = [_column(words)]
-    while words.take(","):
-        columns.append(_column(words))
-    words.need(")")
-    include = words.names("column") if words.take("INCLUDE") else ()
+    name = cursor.read_new_name("index")
+    cursor.expect("ON")
+    on = cursor.read_name("table or view")
+    cursor.expect("(")
+    columns = [_parse_index_column(cursor)]
+    while cursor.accept(","):
+        columns.append(_parse_index_column(cursor))
+    cursor.expect(")")
+    include = cursor.read_names("column") if cursor.accept("INCLUDE") else ()
     seen: set[str] = set()
     for column in (*(c for c, _ in columns), *include):
         if column.lower() in seen:
             raise BadStatement(f"Index {name}: column {column} is there twice.", hint="Name each column once.")
         seen.add(column.lower())
-    return CreateIndex(name, on, tuple(columns), include, options(words), exists_ok)
+    return CreateIndex(name, on, tuple(columns), include, read_options(cursor), exists_ok)
 
 
-def _column(words: Words) -> tuple[str, bool]:
-    name = words.name("column")
-    if words.at("("):
+def _parse_index_column(cursor: TokenCursor) -> tuple[str, bool]:
+    name = cursor.read_name("column")
+    if cursor.is_at("("):
         raise BadStatement(
             f"An index is by columns; {name}(…) is an expression.",
             hint="Make a view that has it as a column, and index the view.",
         )
-    descends = words.take("DESC")
+    descends = cursor.accept("DESC")
     if not descends:
-        words.take("ASC")
-    if words.at("NULLS"):
+        cursor.accept("ASC")
+    if cursor.is_at("NULLS"):
         raise BadStatement(
             "In an index NULLs are first where it ascends and last where it descends.", hint="Leave NULLS … out."
         )
     return name, descends
 
 
-def no_unique_index(words: Words) -> IndexStatement:
+def refuse_unique_index(cursor: TokenCursor) -> IndexStatement:
     """What follows CREATE UNIQUE INDEX: there is none."""
     raise Unsupported(
         "A UNIQUE INDEX cannot be kept: an index follows its table in batches, so a second row with the same values is"
@@ -96,26 +96,27 @@ def no_unique_index(words: Words) -> IndexStatement:
     )
 
 
-def drop_index(words: Words) -> DropIndex:
-    absent_ok = words.take("IF", "EXISTS")
-    return DropIndex(words.name("index"), absent_ok)
+def parse_drop_index(cursor: TokenCursor) -> DropIndex:
+    absent_ok = cursor.accept("IF", "EXISTS")
+    return DropIndex(cursor.read_name("index"), absent_ok)
 
 
-def alter_index(words: Words) -> RenameIndex:
-    name = words.name("index")
-    if not words.take("RENAME", "TO"):
+def parse_alter_index(cursor: TokenCursor) -> RenameIndex:
+    name = cursor.read_name("index")
+    if not cursor.accept("RENAME", "TO"):
         raise BadStatement(
-            f"An index is altered by RENAME TO, not by {words.shown(begins=False)}.", hint="Write RENAME TO name."
+            f"An index is altered by RENAME TO, not by {cursor.describe_token(begins=False)}.",
+            hint="Write RENAME TO name.",
         )
-    return RenameIndex(name, words.new_name("index"))
+    return RenameIndex(name, cursor.read_new_name("index"))
 
 
-def show_indexes(words: Words) -> ShowIndexes:
-    if words.done():
+def parse_show_indexes(cursor: TokenCursor) -> ShowIndexes:
+    if cursor.is_at_end():
         return ShowIndexes()
-    if not (words.take("ON") or words.take("FROM") or words.take("IN")):
-        words.need("ON")
-    return ShowIndexes(words.name("table or view"))
+    if not (cursor.accept("ON") or cursor.accept("FROM") or cursor.accept("IN")):
+        cursor.expect("ON")
+    return ShowIndexes(cursor.read_name("table or view"))
 
 
 # The statement that makes a clustered view.
@@ -134,20 +135,24 @@ class CreateCluster:
     if_not_exists: bool = False
 
 
-def clustered(
-    words: Words, name: str, exists_ok: bool, or_replace: bool, options: Callable[[Words], dict[str, str]]
+def parse_cluster_by(
+    cursor: TokenCursor,
+    name: str,
+    if_not_exists: bool,
+    or_replace: bool,
+    read_options: Callable[[TokenCursor], dict[str, str]],
 ) -> CreateCluster:
     """What follows CLUSTER BY."""
     if or_replace:
         raise BadStatement(f"View {name}: a clustered view is not replaced.", hint="Drop it and create it again.")
-    by = words.names("column")
-    found = options(words)
-    words.need("OF")
-    of = [words.name("table or view")]
-    while words.take(","):
-        of.append(words.name("table or view"))
+    by = cursor.read_names("column")
+    found = read_options(cursor)
+    cursor.expect("OF")
+    of = [cursor.read_name("table or view")]
+    while cursor.accept(","):
+        of.append(cursor.read_name("table or view"))
     for listed, what in ((by, "column"), (of, "table")):
         lower = [n.lower() for n in listed]
         if twice := [n for i, n in enumerate(listed) if lower[i] in lower[:i]]:
             raise BadStatement(f"View {name}: {what} {twice[0]} is there twice.", hint="Name each once.")
-    return CreateCluster(name, by, tuple(of), found, exists_ok)
+    return CreateCluster(name, by, tuple(of), found, if_not_exists)

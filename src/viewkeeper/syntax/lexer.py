@@ -32,14 +32,14 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_PLAIN = frozenset({"word", "sign"})
+_VERBATIM_KINDS = frozenset({"word", "sign"})
 """Kinds that mean what is written, in one line."""
 _COMMENT = re.compile(r"/\*|\*/")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
-class Token(NamedTuple):
+class SqlToken(NamedTuple):
     kind: str
     value: str
     """What it means: a text without its quotes, a name without its backticks, the digits of bytes."""
@@ -48,7 +48,7 @@ class Token(NamedTuple):
     line: int
 
 
-def tokens(text: str) -> Iterator[Token]:
+def lex(text: str) -> Iterator[SqlToken]:
     """All tokens of the text but the gaps."""
     at, line = 0, 1
     while at < len(text):
@@ -58,14 +58,16 @@ def tokens(text: str) -> Iterator[Token]:
                 at = _comment_end(text, found.start(), line)
                 line += text.count("\n", found.start(), at)
                 break
-            if kind in _PLAIN:
+            if kind in _VERBATIM_KINDS:
                 if kind == "sign" and written in "'\"`":
-                    raise _unclosed("quote", line)
-                yield Token(kind, written, found.start(), at, line)
+                    raise _unclosed_error("quote", line)
+                yield SqlToken(kind, written, found.start(), at, line)
             elif kind == "gap":
                 line += written.count("\n")
             else:
-                yield Token("text" if kind == "raw" else kind, _value(kind, written, line), found.start(), at, line)
+                yield SqlToken(
+                    "text" if kind == "raw" else kind, _token_value(kind, written, line), found.start(), at, line
+                )
                 line += written.count("\n")
 
 
@@ -81,13 +83,13 @@ def refuse_surrogates(query: str) -> None:
         ) from None
 
 
-def open_names(found: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
+def find_parameters(tokens: Sequence[SqlToken]) -> Iterator[tuple[SqlToken, SqlToken]]:
     """The colon and the name of each `:name`: a value that is left open.
 
     `x::int` is a cast, `x:y` a path: what is open stands apart from what is before it.
     """
-    for place, (colon, name) in enumerate(pairwise(found)):
-        before = found[place - 1] if place else None
+    for place, (colon, name) in enumerate(pairwise(tokens)):
+        before = tokens[place - 1] if place else None
         joined = before is not None and before.end == colon.start and (before.kind != "sign" or before.value in ":)]")
         if (
             colon.kind == "sign"
@@ -99,17 +101,17 @@ def open_names(found: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
             yield colon, name
 
 
-def _value(kind: str, written: str, line: int) -> str:
+def _token_value(kind: str, token_text: str, line: int) -> str:
     if kind == "text":
-        return _unescaped(written[1:-1].replace(written[0] * 2, written[0]), line)
+        return _unescape(token_text[1:-1].replace(token_text[0] * 2, token_text[0]), line)
     if kind == "name":
-        return written[1:-1].replace("``", "`")
+        return token_text[1:-1].replace("``", "`")
     if kind in ("raw", "bytes"):
-        return written[2:-1]
-    return written.rstrip("bdlsyfBDLSYF") if kind == "number" else written
+        return token_text[2:-1]
+    return token_text.rstrip("bdlsyfBDLSYF") if kind == "number" else token_text
 
 
-def _unescaped(text: str, line: int) -> str:
+def _unescape(text: str, line: int) -> str:
     def one(escape: re.Match[str]) -> str:
         short, long, octal, other = escape.groups()
         if other is not None:
@@ -129,8 +131,8 @@ def _comment_end(text: str, start: int, line: int) -> int:
         depth += 1 if mark[0] == "/*" else -1
         if not depth:
             return mark.end()
-    raise _unclosed("comment", line)
+    raise _unclosed_error("comment", line)
 
 
-def _unclosed(what: str, line: int) -> BadStatement:
-    return BadStatement(f"The statement has an unclosed {what} (line {line}).", hint="Close it.")
+def _unclosed_error(kind: str, line: int) -> BadStatement:
+    return BadStatement(f"The statement has an unclosed {kind} (line {line}).", hint="Close it.")

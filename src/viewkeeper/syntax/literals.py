@@ -18,55 +18,55 @@ from typing import Any
 
 from viewkeeper.errors import BadStatement, BadValue
 from viewkeeper.model import types
-from viewkeeper.model.intake.text import typed
+from viewkeeper.model.intake.text import parse_value
 from viewkeeper.model.schema import Column
-from viewkeeper.syntax.cursor import Words
-from viewkeeper.syntax.family_text import declared
-from viewkeeper.syntax.lexer import open_names, tokens
+from viewkeeper.syntax.cursor import TokenCursor
+from viewkeeper.syntax.family_text import declared_parameters
+from viewkeeper.syntax.lexer import find_parameters, lex
 
-_EXACT = re.compile(r"(?:\d+[lLsSyY]?|(?:\d+\.\d*|\.\d+)(?:[bB][dD])?)")
+_EXACT_NUMBER = re.compile(r"(?:\d+[lLsSyY]?|(?:\d+\.\d*|\.\d+)(?:[bB][dD])?)")
 """Integers and decimals, which Spark casts to text digit by digit; not floats."""
 
 
-def read_value(words: Words, table: str, column: Column, *, is_written: bool = False) -> Any:
+def read_value(cursor: TokenCursor, table: str, column: Column, *, is_stored: bool = False) -> Any:
     """The next words as a value of the column; the intake reads dates, times and decimals from their text.
 
     `is_written`: the value is stored in the column, not compared with it.
     """
     is_text = column.type == types.STRING
     for word, value in (("NULL", None), ("TRUE", True), ("FALSE", False)):
-        if words.take(word):
-            return word.lower() if is_text and is_written and value is not None else value
+        if cursor.accept(word):
+            return word.lower() if is_text and is_stored and value is not None else value
     for word in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"):
-        if words.at(word):
-            words.take(word)
+        if cursor.is_at(word):
+            cursor.accept(word)
             break
-    sign = "-" if words.take("-") else "+" if words.take("+") else ""
-    if words.done():
+    sign = "-" if cursor.accept("-") else "+" if cursor.accept("+") else ""
+    if cursor.is_at_end():
         raise BadStatement("The text ends where a value should be.", hint="Write it.")
-    token = words.tokens[words.next]
-    words.next += 1
+    token = cursor.tokens[cursor.index]
+    cursor.index += 1
     text = token.value
     if token.kind == "text" and not sign:
-        return typed(table, column.name, column.type, text) if _is_no_number(column, text) else text
+        return parse_value(table, column.name, column.type, text) if _is_special_float(column, text) else text
     if token.kind == "bytes" and not sign:
         return bytes.fromhex("0" * (len(text) % 2) + text)
-    exact = is_written and token.kind == "number" and _EXACT.fullmatch(words.text[token.start : token.end])
+    exact = is_stored and token.kind == "number" and _EXACT_NUMBER.fullmatch(cursor.text[token.start : token.end])
     if token.kind == "number" and not is_text:
         whole, _, fraction = text.partition(".")
         if exact and types.is_integer(column.type) and not fraction.strip("0"):
             text = whole or "0"
-        return typed(table, column.name, column.type, sign + text)
+        return parse_value(table, column.name, column.type, sign + text)
     if exact:
         return str(Decimal(sign + text)) if "." in text else str(int(sign + text))
-    words.next -= 1
+    cursor.index -= 1
     raise BadStatement(
-        f"{words.shown()} is no value for {column.name} ({column.type.sql}).",
+        f"{cursor.describe_token()} is no value for {column.name} ({column.type.sql}).",
         hint="Values are NULL, TRUE, FALSE, numbers, 'text', DATE '…', TIMESTAMP '…' and X'…'.",
     )
 
 
-def _is_no_number(column: Column, text: str) -> bool:
+def _is_special_float(column: Column, text: str) -> bool:
     """Whether this is one of the floats that have no digits."""
     return types.is_float(column.type) and text.lower().lstrip("+-") in ("nan", "inf", "infinity")
 
@@ -78,16 +78,16 @@ def _is_no_number(column: Column, text: str) -> bool:
 # A text is put in quotes with all that is special in it escaped, so nothing in it is ever read as SQL.
 
 
-def bound(text: str, values: Mapping[str, Any]) -> str:
+def bind_parameters(text: str, values: Mapping[str, Any]) -> str:
     """The statement with a literal for each open name; every name needs a value, and every value a name.
 
     The parameters that a family of views declares are its own.
     """
-    found = list(tokens(text))
+    found = list(lex(text))
     parts: list[str] = []
     end, used = 0, set()
-    own = declared(found)
-    for colon, name in open_names(found):
+    own = declared_parameters(found)
+    for colon, name in find_parameters(found):
         if name.value.lower() in own:
             continue
         if name.value not in values:
@@ -101,7 +101,7 @@ def bound(text: str, values: Mapping[str, Any]) -> str:
         parts += [
             text[end : colon.start],
             " ",
-            literal(name.value, values[name.value]),
+            sql_literal(name.value, values[name.value]),
         ]  # apart: `-` and -1 are no comment
         end = name.end
     if unused := sorted(set(values) - used):
@@ -109,7 +109,7 @@ def bound(text: str, values: Mapping[str, Any]) -> str:
     return "".join([*parts, text[end:]])
 
 
-def literal(name: str, value: Any) -> str:
+def sql_literal(name: str, value: Any) -> str:
     """A Python value as a literal of Spark SQL."""
     if value is None:
         return "NULL"
@@ -119,7 +119,7 @@ def literal(name: str, value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         return (
-            f"{value!r}{'' if 'e' in repr(value) else 'e0'}" if math.isfinite(value) else f"'{_NO_NUMBERS[str(value)]}'"
+            f"{value!r}{'' if 'e' in repr(value) else 'e0'}" if math.isfinite(value) else f"'{_NON_FINITE[str(value)]}'"
         )
     if isinstance(value, Decimal) and value.is_finite():
         return f"{value:f}"
@@ -139,4 +139,4 @@ def literal(name: str, value: Any) -> str:
     )
 
 
-_NO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

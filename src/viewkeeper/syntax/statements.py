@@ -32,20 +32,20 @@ from viewkeeper.errors import BadStatement
 from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Column
-from viewkeeper.syntax.alter import AlterTable, AlterView, alter_table, alter_view, read_column
-from viewkeeper.syntax.cursor import SUPPORTED, Words, quoted, statements
+from viewkeeper.syntax.alter import AlterTable, AlterView, parse_alter_table, parse_alter_view, read_column
+from viewkeeper.syntax.cursor import SUPPORTED, TokenCursor, quote_excerpt, split_statements
 from viewkeeper.syntax.indexes import (
     CreateCluster,
     IndexStatement,
-    alter_index,
-    clustered,
-    create_index,
-    drop_index,
-    no_unique_index,
-    show_indexes,
+    parse_alter_index,
+    parse_cluster_by,
+    parse_create_index,
+    parse_drop_index,
+    parse_show_indexes,
+    refuse_unique_index,
 )
-from viewkeeper.syntax.lexer import refuse_surrogates, tokens
-from viewkeeper.syntax.parameter_tables import with_backticks
+from viewkeeper.syntax.lexer import lex, refuse_surrogates
+from viewkeeper.syntax.parameter_tables import quote_parameter_tables
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class DropView:
 
 @dataclass(frozen=True)
 class Show:
-    what: str
+    object_kind: str
     """tables or views"""
     like: str | None = None
     """Only names that match: `*` or `%` stands for anything, `|` is between patterns."""
@@ -128,28 +128,28 @@ Statement = (
 
 def parse(text: str) -> Statement:
     """The one statement in `text`."""
-    found = list(statements(text))
+    found = list(split_statements(text))
     if not found:
         raise BadStatement("There is no statement in the text.", hint=f"Statements are: {SUPPORTED}.")
     if len(found) > 1:
         raise BadStatement(f"The text has {len(found)} statements where one should be.", hint="Write one of them.")
-    return _statement(Words(text, found[0]))
+    return _parse_statement(TokenCursor(text, found[0]))
 
 
 def split(text: str) -> list[str]:
     """The statements of a script, each as it was written, without its semicolon."""
-    return [text[tokens[0].start : tokens[-1].end] for tokens in statements(text)]
+    return [text[tokens[0].start : tokens[-1].end] for tokens in split_statements(text)]
 
 
 def create_view_text(name: str, query: str) -> str:
     """The statement that makes a view of this name. What would be another statement is refused."""
     text = f"CREATE MATERIALIZED VIEW {backticked(name)} AS {query}"
     if not isinstance(parse(text), CreateView):
-        raise BadStatement(f"View {name}: {quoted(query)} is no query.", hint="Write SELECT …")
+        raise BadStatement(f"View {name}: {quote_excerpt(query)} is no query.", hint="Write SELECT …")
     return text
 
 
-def together(script: Sequence[str]) -> Iterator[list[str]]:
+def group_view_statements(script: Sequence[str]) -> Iterator[list[str]]:
     """The statements of a script; new views that follow each other are made together."""
     group: list[str] = []
     for text in script:
@@ -166,7 +166,7 @@ def together(script: Sequence[str]) -> Iterator[list[str]]:
 
 def _is_plain_view(text: str) -> bool:
     """Whether it makes a new view that is loaded as most are; what is wrong with it is said when it is run."""
-    if [t.value.upper() for t in islice(tokens(text), 3)] != ["CREATE", "MATERIALIZED", "VIEW"]:
+    if [t.value.upper() for t in islice(lex(text), 3)] != ["CREATE", "MATERIALIZED", "VIEW"]:
         return False
     try:
         found = parse(text)
@@ -180,167 +180,167 @@ def _is_plain_view(text: str) -> bool:
 # -- statements --------------------------------------------------------------------------------------------------------
 
 
-def _statement(words: Words) -> Statement:
-    for start, read in _STATEMENTS:
-        if words.take(*start):
-            statement = read(words)
-            words.end()
+def _parse_statement(cursor: TokenCursor) -> Statement:
+    for start, read in _STATEMENT_PARSERS:
+        if cursor.accept(*start):
+            statement = read(cursor)
+            cursor.expect_end()
             return statement
-    first = words.shown()
-    if words.take("CREATE", "OR", "REPLACE"):
+    first = cursor.describe_token()
+    if cursor.accept("CREATE", "OR", "REPLACE"):
         raise BadStatement("Only a materialized view can be replaced.", hint="DROP TABLE, then CREATE TABLE.")
     raise BadStatement(f"{first} starts no statement known here.", hint=f"Statements are: {SUPPORTED}.")
 
 
-def _create_table(words: Words) -> CreateTable:
-    missing_ok = words.take("IF", "NOT", "EXISTS")
-    name = words.new_name("table")
-    words.need("(")
+def _parse_create_table(cursor: TokenCursor) -> CreateTable:
+    missing_ok = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.read_new_name("table")
+    cursor.expect("(")
     columns: list[Column] = []
     key: tuple[str, ...] = ()
     while True:
-        if words.take("PRIMARY", "KEY"):
-            key = _one_key(name, key, words.names("key column"))
+        if cursor.accept("PRIMARY", "KEY"):
+            key = _check_single_key(name, key, cursor.read_names("key column"))
         else:
-            column, is_key = read_column(words)
+            column, is_key = read_column(cursor)
             columns.append(column)
             if is_key:
-                key = _one_key(name, key, (column.name,))
-        if not words.take(","):
+                key = _check_single_key(name, key, (column.name,))
+        if not cursor.accept(","):
             break
-    words.need(")")
-    return _checked_table(CreateTable(name, tuple(columns), key, _options(words), missing_ok))
+    cursor.expect(")")
+    return _check_table(CreateTable(name, tuple(columns), key, _parse_options(cursor), missing_ok))
 
 
-def _drop_table(words: Words) -> DropTable:
-    absent_ok = words.take("IF", "EXISTS")
-    return DropTable(words.name("table"), absent_ok)
+def _parse_drop_table(cursor: TokenCursor) -> DropTable:
+    absent_ok = cursor.accept("IF", "EXISTS")
+    return DropTable(cursor.read_name("table"), absent_ok)
 
 
-def _create_view(words: Words, or_replace: bool) -> CreateView | CreateCluster:
-    exists_ok = words.take("IF", "NOT", "EXISTS")
-    name = words.new_name("view")
+def _parse_create_view(cursor: TokenCursor, or_replace: bool) -> CreateView | CreateCluster:
+    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.read_new_name("view")
     if exists_ok and or_replace:
         raise BadStatement(f"View {name}: OR REPLACE and IF NOT EXISTS exclude each other.", hint="Write one of them.")
-    if words.at("("):
+    if cursor.is_at("("):
         raise BadStatement(
             f"View {name}: a list of columns is not taken here.",
             hint="Name columns in the query (expression AS name); the view's key goes into KEY (…).",
         )
-    if words.take("CLUSTER", "BY"):
-        return clustered(words, name, exists_ok, or_replace, _options)
-    parameters = _parameters(words, name) if words.take("PARAMETERS") else ()
-    key = words.names("key column") if words.take("KEY") else ()
-    _refuse_twice(f"View {name}: key column", key)
-    options = _options(words)
-    words.need("AS")
-    query = with_backticks(words.rest())
+    if cursor.accept("CLUSTER", "BY"):
+        return parse_cluster_by(cursor, name, exists_ok, or_replace, _parse_options)
+    parameters = _parse_parameters(cursor, name) if cursor.accept("PARAMETERS") else ()
+    key = cursor.read_names("key column") if cursor.accept("KEY") else ()
+    _refuse_duplicates(f"View {name}: key column", key)
+    options = _parse_options(cursor)
+    cursor.expect("AS")
+    query = quote_parameter_tables(cursor.read_rest())
     if re.match(r"(select|with|from|values|table)\b|\(", query, re.IGNORECASE) is None:
         raise BadStatement(
-            f"View {name}: {quoted(query)} is no query." if query else f"View {name} has no query.",
+            f"View {name}: {quote_excerpt(query)} is no query." if query else f"View {name} has no query.",
             hint="After AS write SELECT … or WITH … SELECT ….",
         )
     refuse_surrogates(query)
     return CreateView(name, query, key, options, exists_ok, or_replace, parameters)
 
 
-def _parameters(words: Words, view: str) -> tuple[Column, ...]:
+def _parse_parameters(cursor: TokenCursor, view: str) -> tuple[Column, ...]:
     """( name type, … )"""
-    words.need("(")
-    if words.at(")"):
+    cursor.expect("(")
+    if cursor.is_at(")"):
         raise BadStatement(
             f"View {view} declares no parameter.",
             hint="Write PARAMETERS (name type, …), or leave PARAMETERS out for a view that is no family.",
         )
     found: list[Column] = []
     while True:
-        column, is_key = read_column(words)
+        column, is_key = read_column(cursor)
         if is_key or column.default is not None:
             raise BadStatement(
                 f"View {view}: the parameter {column.name} has a name and a type, and nothing else.",
                 hint="All parameters together are the key of a member.",
             )
         found.append(replace(column, nullable=False))
-        if not words.take(","):
+        if not cursor.accept(","):
             break
-    words.need(")")
-    _refuse_twice(f"View {view}: parameter", tuple(c.name for c in found))
+    cursor.expect(")")
+    _refuse_duplicates(f"View {view}: parameter", tuple(c.name for c in found))
     return tuple(found)
 
 
-def _drop_view(words: Words) -> DropView:
-    absent_ok = words.take("IF", "EXISTS")
-    return DropView(words.name("view"), absent_ok)
+def _parse_drop_view(cursor: TokenCursor) -> DropView:
+    absent_ok = cursor.accept("IF", "EXISTS")
+    return DropView(cursor.read_name("view"), absent_ok)
 
 
-def _no_plain_view(words: Words) -> Statement:
+def _refuse_plain_view(cursor: TokenCursor) -> Statement:
     raise BadStatement("Plain views are not kept here.", hint="Write MATERIALIZED VIEW.")
 
 
-def _show(what: str, words: Words) -> Statement:
-    return Show(what, _pattern(words) if words.take("LIKE") else None)
+def _parse_show(object_kind: str, cursor: TokenCursor) -> Statement:
+    return Show(object_kind, _parse_pattern(cursor) if cursor.accept("LIKE") else None)
 
 
-def _pattern(words: Words) -> str:
-    if words.done() or words.tokens[words.next].kind not in ("text", "word"):
+def _parse_pattern(cursor: TokenCursor) -> str:
+    if cursor.is_at_end() or cursor.tokens[cursor.index].kind not in ("text", "word"):
         raise BadStatement(
-            f"{words.shown()} is where a pattern should be.",
+            f"{cursor.describe_token()} is where a pattern should be.",
             hint="Write LIKE 'pattern': * or % stands for anything, | is between patterns.",
         )
-    return words.value()
+    return cursor.read_value()
 
 
-_STATEMENTS: tuple[tuple[tuple[str, ...], Callable[[Words], Statement]], ...] = (
-    (("CREATE", "TABLE"), _create_table),
-    (("DROP", "TABLE"), _drop_table),
-    (("CREATE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=False)),
-    (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), lambda words: _create_view(words, or_replace=True)),
-    (("DROP", "MATERIALIZED", "VIEW"), _drop_view),
-    (("ALTER", "TABLE"), alter_table),
-    (("ALTER", "MATERIALIZED", "VIEW"), alter_view),
-    (("CREATE", "INDEX"), lambda words: create_index(words, _options)),
-    (("CREATE", "UNIQUE", "INDEX"), no_unique_index),
-    (("DROP", "INDEX"), drop_index),
-    (("ALTER", "INDEX"), alter_index),
-    (("SHOW", "INDEXES"), show_indexes),
-    (("SHOW", "INDEX"), show_indexes),
-    (("SHOW", "CREATE", "INDEX"), lambda words: ShowCreate(words.name("index"), "index")),
-    (("SHOW", "TABLES"), lambda words: _show("tables", words)),
-    (("SHOW", "VIEWS"), lambda words: _show("views", words)),
-    (("SHOW", "MATERIALIZED", "VIEWS"), lambda words: _show("views", words)),
-    (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.name("table"), "table")),
-    (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
-    (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.name("view"), "view")),
-    (("DESCRIBE",), lambda words: Describe(words.name("table or view"))),
-    (("EXPLAIN",), lambda words: Explain(words.name("view"))),
-    (("CREATE", "VIEW"), _no_plain_view),
-    (("CREATE", "OR", "REPLACE", "VIEW"), _no_plain_view),
-    (("DROP", "VIEW"), _no_plain_view),
+_STATEMENT_PARSERS: tuple[tuple[tuple[str, ...], Callable[[TokenCursor], Statement]], ...] = (
+    (("CREATE", "TABLE"), _parse_create_table),
+    (("DROP", "TABLE"), _parse_drop_table),
+    (("CREATE", "MATERIALIZED", "VIEW"), lambda words: _parse_create_view(words, or_replace=False)),
+    (("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"), lambda words: _parse_create_view(words, or_replace=True)),
+    (("DROP", "MATERIALIZED", "VIEW"), _parse_drop_view),
+    (("ALTER", "TABLE"), parse_alter_table),
+    (("ALTER", "MATERIALIZED", "VIEW"), parse_alter_view),
+    (("CREATE", "INDEX"), lambda words: parse_create_index(words, _parse_options)),
+    (("CREATE", "UNIQUE", "INDEX"), refuse_unique_index),
+    (("DROP", "INDEX"), parse_drop_index),
+    (("ALTER", "INDEX"), parse_alter_index),
+    (("SHOW", "INDEXES"), parse_show_indexes),
+    (("SHOW", "INDEX"), parse_show_indexes),
+    (("SHOW", "CREATE", "INDEX"), lambda words: ShowCreate(words.read_name("index"), "index")),
+    (("SHOW", "TABLES"), lambda words: _parse_show("tables", words)),
+    (("SHOW", "VIEWS"), lambda words: _parse_show("views", words)),
+    (("SHOW", "MATERIALIZED", "VIEWS"), lambda words: _parse_show("views", words)),
+    (("SHOW", "CREATE", "TABLE"), lambda words: ShowCreate(words.read_name("table"), "table")),
+    (("SHOW", "CREATE", "VIEW"), lambda words: ShowCreate(words.read_name("view"), "view")),
+    (("SHOW", "CREATE", "MATERIALIZED", "VIEW"), lambda words: ShowCreate(words.read_name("view"), "view")),
+    (("DESCRIBE",), lambda words: Describe(words.read_name("table or view"))),
+    (("EXPLAIN",), lambda words: Explain(words.read_name("view"))),
+    (("CREATE", "VIEW"), _refuse_plain_view),
+    (("CREATE", "OR", "REPLACE", "VIEW"), _refuse_plain_view),
+    (("DROP", "VIEW"), _refuse_plain_view),
 )
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _options(words: Words) -> dict[str, str]:
-    if not words.take("WITH"):
+def _parse_options(cursor: TokenCursor) -> dict[str, str]:
+    if not cursor.accept("WITH"):
         return {}
-    words.need("(")
+    cursor.expect("(")
     found: dict[str, str] = {}
     while True:
-        name = words.dotted("option").lower()
-        words.need("=")
+        name = cursor.read_dotted_name("option").lower()
+        cursor.expect("=")
         if name in found:
             raise BadStatement(f"Option {name} is there twice.", hint="Give each option once.")
-        found[name] = words.value()
-        if not words.take(","):
+        found[name] = cursor.read_value()
+        if not cursor.accept(","):
             break
-    words.need(")")
+    cursor.expect(")")
     return found
 
 
-def _one_key(table: str, before: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, ...]:
-    if before:
+def _check_single_key(table: str, existing_key: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, ...]:
+    if existing_key:
         raise BadStatement(
             f"Table {table} has more than one PRIMARY KEY.",
             hint="Write one: PRIMARY KEY (column, …), last in the list.",
@@ -348,38 +348,38 @@ def _one_key(table: str, before: tuple[str, ...], key: tuple[str, ...]) -> tuple
     return key
 
 
-def _checked_table(made: CreateTable) -> CreateTable:
+def _check_table(table: CreateTable) -> CreateTable:
     """The table with its key spelled as its columns are, if it is one that can be stored."""
-    where = f"Table {made.name}"
-    _refuse_twice(f"{where}: column", [c.name for c in made.columns])
-    _refuse_twice(f"{where}: key column", made.key)
-    if not made.key:
+    where = f"Table {table.name}"
+    _refuse_duplicates(f"{where}: column", [c.name for c in table.columns])
+    _refuse_duplicates(f"{where}: key column", table.key)
+    if not table.key:
         raise BadStatement(f"{where} has no PRIMARY KEY.", hint="Add PRIMARY KEY (column, …): rows are stored by it.")
-    columns = {c.name.lower(): c for c in made.columns}
-    for name in made.key:
+    columns = {c.name.lower(): c for c in table.columns}
+    for name in table.key:
         if name.lower() not in columns:
             raise BadStatement(
                 f"{where}: key column {name} is not one of its columns.",
-                hint=f"They are: {', '.join(c.name for c in made.columns)}." if made.columns else "It has none yet.",
+                hint=f"They are: {', '.join(c.name for c in table.columns)}." if table.columns else "It has none yet.",
             )
         if types.is_float(columns[name.lower()].type):
             raise BadStatement(
                 f"{where}: {name} is a {columns[name.lower()].type.sql} and cannot be in the key.",
                 hint="Equality of floats is no identity (NaN, −0.0, rounding): use DECIMAL, BIGINT or STRING.",
             )
-    key = tuple(columns[name.lower()].name for name in made.key)
+    key = tuple(columns[name.lower()].name for name in table.key)
     return CreateTable(
-        made.name,
-        tuple(replace(c, nullable=c.nullable and c.name not in key) for c in made.columns),
+        table.name,
+        tuple(replace(c, nullable=c.nullable and c.name not in key) for c in table.columns),
         key,
-        made.options,
-        made.if_not_exists,
+        table.options,
+        table.if_not_exists,
     )
 
 
-def _refuse_twice(what: str, names: Sequence[str]) -> None:
+def _refuse_duplicates(label: str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise BadStatement(f"{what} {name} is there twice.", hint="Names do not differ by case.")
+            raise BadStatement(f"{label} {name} is there twice.", hint="Names do not differ by case.")
         seen.add(name.lower())

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Write:
+class BankWrite:
     """One write call: rows put into, or keys deleted from, one table."""
 
     table: str
@@ -39,11 +39,11 @@ class Write:
     deletes: list[Any] = field(default_factory=list)
 
 
-def owners() -> Write:
-    return Write("owners", [{"owner": f"o{i}", "region": f"r{i % 3}"} for i in range(OWNERS)])
+def owners() -> BankWrite:
+    return BankWrite("owners", [{"owner": f"o{i}", "region": f"r{i % 3}"} for i in range(OWNERS)])
 
 
-def writes(writer: int, seed: int) -> Iterator[Write]:
+def writes(writer: int, seed: int) -> Iterator[BankWrite]:
     """What a writer does, without end: transfers between its own accounts, openings, closings, owners that move."""
     chance = random.Random(1000 * seed + writer)
     balances: dict[int, int] = {}
@@ -58,86 +58,86 @@ def writes(writer: int, seed: int) -> Iterator[Write]:
             account = 1000 * writer + chance.randrange(ACCOUNTS)
             if account not in balances:
                 balances[account], holders[account] = 0, f"o{chance.randrange(OWNERS)}"
-                yield Write("accounts", [row(account)])
+                yield BankWrite("accounts", [row(account)])
         elif kind < 0.15 and any(b == 0 for b in balances.values()):
             account = chance.choice([a for a, b in balances.items() if b == 0])
             del balances[account], holders[account]
-            yield Write("accounts", deletes=[account])
+            yield BankWrite("accounts", deletes=[account])
         elif kind < 0.2 and writer == 0:
-            yield Write("owners", [{"owner": f"o{chance.randrange(OWNERS)}", "region": f"r{chance.randrange(4)}"}])
+            yield BankWrite("owners", [{"owner": f"o{chance.randrange(OWNERS)}", "region": f"r{chance.randrange(4)}"}])
         else:
             source, target = chance.sample(sorted(balances), 2)
             amount = chance.choice([balances[source], chance.randrange(1, 100)])
             balances[source] -= amount
             balances[target] += amount
-            yield Write("accounts", [row(source), row(target)])
+            yield BankWrite("accounts", [row(source), row(target)])
 
 
-class Model:
+class BankModel:
     """The tables and views after each write call."""
 
     def __init__(self) -> None:
         self.accounts: dict[int, Row] = {}
         self.owners: dict[str, str] = {}
         self._sums: dict[str, tuple[int, int]] = {}
-        self.prints = dict.fromkeys(VIEWS, 0)
-        self._change("total", None, (0, 0))
+        self.fingerprints = dict.fromkeys(VIEWS, 0)
+        self._record_change("total", None, (0, 0))
 
-    def apply(self, write: Write) -> None:
+    def apply(self, write: BankWrite) -> None:
         if write.table == "owners":
             for row in write.puts:
                 mine = [a for a in self.accounts.values() if a["owner"] == row["owner"]]
                 before = [self._regions_row(a) for a in mine]
                 self.owners[row["owner"]] = row["region"]
                 for old, account in zip(before, mine, strict=True):
-                    self._change("regions", old, self._regions_row(account))
+                    self._record_change("regions", old, self._regions_row(account))
             return
         for row in write.puts:
-            self._account(row["id"], row)
+            self._apply_account(row["id"], row)
         for key in write.deletes:
-            self._account(key, None)
+            self._apply_account(key, None)
 
-    def _account(self, key: int, row: Row | None) -> None:
+    def _apply_account(self, key: int, row: Row | None) -> None:
         old = self.accounts.pop(key, None)
         count, money = len(self.accounts) + (old is not None), sum(t for _, t in self._sums.values())
         before = (count, money)
         region = None if old is None else self._regions_row(old)
         if old is not None:
-            self._group(old["owner"], -1, -old["balance"])
+            self._apply_group(old["owner"], -1, -old["balance"])
         if row is not None:
             self.accounts[key] = row
-            self._group(row["owner"], 1, row["balance"])
-        self._change("regions", region, None if row is None else self._regions_row(row))
-        self._change("copy", _values(old), _values(row))
-        self._change("total", before, (len(self.accounts), sum(t for _, t in self._sums.values())))
+            self._apply_group(row["owner"], 1, row["balance"])
+        self._record_change("regions", region, None if row is None else self._regions_row(row))
+        self._record_change("copy", _row_values(old), _row_values(row))
+        self._record_change("total", before, (len(self.accounts), sum(t for _, t in self._sums.values())))
 
-    def _group(self, owner: str, count: int, money: int) -> None:
+    def _apply_group(self, owner: str, count: int, money: int) -> None:
         old = self._sums.get(owner)
         n, total = (old or (0, 0))[0] + count, (old or (0, 0))[1] + money
         if n:
             self._sums[owner] = (n, total)
         else:
             self._sums.pop(owner)
-        self._change("by_owner", old and (owner, *old), (owner, n, total) if n else None)
+        self._record_change("by_owner", old and (owner, *old), (owner, n, total) if n else None)
 
     def _regions_row(self, account: Row) -> tuple[Any, ...] | None:
         region = self.owners.get(account["owner"])
         return (account["id"], account["balance"], region) if region is not None and account["balance"] > 0 else None
 
-    def _change(self, view: str, before: tuple[Any, ...] | None, after: tuple[Any, ...] | None) -> None:
-        gone = 0 if before is None else _print(before)
-        come = 0 if after is None else _print(after)
-        self.prints[view] = (self.prints[view] - gone + come) % 2**64
+    def _record_change(self, view: str, before: tuple[Any, ...] | None, after: tuple[Any, ...] | None) -> None:
+        gone = 0 if before is None else _row_fingerprint(before)
+        come = 0 if after is None else _row_fingerprint(after)
+        self.fingerprints[view] = (self.fingerprints[view] - gone + come) % 2**64
 
 
-def _values(row: Row | None) -> tuple[Any, ...] | None:
+def _row_values(row: Row | None) -> tuple[Any, ...] | None:
     return None if row is None else tuple(row.values())
 
 
 def fingerprint(rows: Iterable[Iterable[Any]]) -> int:
     """Of a view's rows as a reader saw them, each with its values in column order."""
-    return sum(_print(tuple(row)) for row in rows) % 2**64
+    return sum(_row_fingerprint(tuple(row)) for row in rows) % 2**64
 
 
-def _print(row: tuple[Any, ...]) -> int:
+def _row_fingerprint(row: tuple[Any, ...]) -> int:
     return int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=8).digest(), "big")

@@ -22,8 +22,8 @@ from pyspark import StorageLevel
 
 from viewkeeper.database import Database
 from viewkeeper.errors import Defect, StoreError
-from viewkeeper.plan.catalyst import at_work, front_session
-from viewkeeper.verify.reference_model import Change, Model
+from viewkeeper.plan.catalyst import activate_session, front_session
+from viewkeeper.verify.reference_model import Change, ReferenceModel
 
 # Spark SQL's own answer over a model's tables, and how a view's rows are compared with it.
 #
@@ -41,9 +41,9 @@ Row = dict[str, Any]
 
 _LIMIT = re.compile(r"\bLIMIT\s+(\d+)\s*$", re.IGNORECASE)
 _ORDER = re.compile(r"\bORDER\s+BY\b", re.IGNORECASE)
-_IN_NO_ORDER = re.compile(r"\b(stddev|variance|var)(_samp|_pop)?\s*\(", re.IGNORECASE)
-_NEAR = 1e-9
-_ROOM_FOR_TWO = 2 << 30
+_ORDER_DEPENDENT = re.compile(r"\b(stddev|variance|var)(_samp|_pop)?\s*\(", re.IGNORECASE)
+_TOLERANCE = 1e-9
+_TWO_QUERY_HEAP_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Difference:
     batch: int
     key: Row
     expected: Row | None
-    got: Row | None
+    actual: Row | None
 
 
 class SparkOracle:
@@ -65,11 +65,11 @@ class SparkOracle:
         # A table that is broadcast is held whole, and once more for each query until the JVM tidies up.
         self.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
         room = self.spark._jvm.java.lang.Runtime.getRuntime().maxMemory()
-        self._at_once = 2 if room >= _ROOM_FOR_TWO else 1
+        self._parallel_queries = 2 if room >= _TWO_QUERY_HEAP_BYTES else 1
 
-    def load(self, model: Model, tables: Iterable[str] | None = None) -> None:
+    def load(self, model: ReferenceModel, tables: Iterable[str] | None = None) -> None:
         """Take the tables as they are now."""
-        with self._working():
+        with self._hint_memory_errors():
             for table in model.schemas if tables is None else tables:
                 rows = self.spark.createDataFrame(model.table(table))
                 # A checkpoint, since what is only cached keeps the rows that it came from.
@@ -81,16 +81,16 @@ class SparkOracle:
             self.spark.catalog.dropTempView(table.name)
 
     def answer(self, query: str) -> pa.Table:
-        with self._working():
-            result: pa.Table = self.spark.sql(self.settled(query)).toArrow()
+        with self._hint_memory_errors():
+            result: pa.Table = self.spark.sql(self.complete_order(query)).toArrow()
             return result
 
     def answers(self, views: Mapping[str, str]) -> Iterable[tuple[str, pa.Table]]:
         """Each view's rows, in the views' order; where it has the memory, Spark plans one while another runs."""
-        with ThreadPoolExecutor(self._at_once) as pool:
+        with ThreadPoolExecutor(self._parallel_queries) as pool:
             yield from zip(views, pool.map(self.answer, views.values()), strict=True)
 
-    def settled(self, query: str) -> str:
+    def complete_order(self, query: str) -> str:
         """The query with its ORDER BY continued over all columns, so that LIMIT has one answer."""
         limit = _LIMIT.search(query)
         if limit is None:
@@ -101,28 +101,28 @@ class SparkOracle:
         return f"{body}{', ' if order else ' ORDER BY '}{columns} LIMIT {limit[1]}"
 
     @contextmanager
-    def _working(self) -> Iterator[None]:
+    def _hint_memory_errors(self) -> Iterator[None]:
         try:
-            with at_work(self.spark):
+            with activate_session(self.spark):
                 yield
         except StoreError as error:
             error.hint += " Or verify fewer views at a time (--views)."
             raise
 
 
-def is_in_no_order(query: str) -> bool:
+def is_order_dependent(query: str) -> bool:
     """Whether Spark's floats depend on the order in which it meets the rows."""
-    return _IN_NO_ORDER.search(query) is not None
+    return _ORDER_DEPENDENT.search(query) is not None
 
 
-def differences(
-    view: str, batch: int, expected: pa.Table, got: pa.Table, key: Sequence[str] = (), *, near: bool = False
+def find_differences(
+    view: str, batch: int, expected: pa.Table, actual: pa.Table, key: Sequence[str] = (), *, approximate: bool = False
 ) -> list[Difference]:
     """Rows that only one side has; two of the same key are one difference. Other types are one for the whole view."""
-    types = [{f.name: str(f.type) for f in rows.schema} for rows in (expected, got)]
+    types = [{f.name: str(f.type) for f in rows.schema} for rows in (expected, actual)]
     if types[0] != types[1]:
         return [Difference(view, batch, {}, *types)]
-    want, have = (Counter(_exact(row, key) for row in rows.to_pylist()) for rows in (expected, got))
+    want, have = (Counter(_countable_row(row, key) for row in rows.to_pylist()) for rows in (expected, actual))
     sides = [defaultdict[tuple[Any, ...], list[Row]](list), defaultdict[tuple[Any, ...], list[Row]](list)]
     for side, rows in zip(sides, (want - have, have - want), strict=True):
         for row in map(dict, rows.elements()):
@@ -131,16 +131,18 @@ def differences(
         Difference(view, batch, dict(zip(key, values, strict=True)), missing, surplus)
         for values in dict.fromkeys([*sides[0], *sides[1]])
         for missing, surplus in zip_longest(sides[0][values], sides[1][values])
-        if not (near and _is_near(missing, surplus))
+        if not (approximate and _is_close(missing, surplus))
     ]
 
 
-def _exact(row: Row, key: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+def _countable_row(row: Row, key: Sequence[str]) -> tuple[tuple[str, Any], ...]:
     """The row as something that can be counted: NaN is one value, 0.0 and -0.0 are two except in a key."""
-    return tuple((k, _Float(v) if isinstance(v, float) and (k not in key or v != v) else v) for k, v in row.items())
+    return tuple(
+        (k, _BitwiseFloat(v) if isinstance(v, float) and (k not in key or v != v) else v) for k, v in row.items()
+    )
 
 
-class _Float(float):
+class _BitwiseFloat(float):
     """A float that equals another of the same bits."""
 
     def __eq__(self, other: object) -> bool:
@@ -150,31 +152,33 @@ class _Float(float):
         return hash(self.hex())
 
 
-def _is_near(one: Row | None, other: Row | None) -> bool:
-    if one is None or other is None:
+def _is_close(left: Row | None, right: Row | None) -> bool:
+    if left is None or right is None:
         return False
-    pairs = ((one[c], other[c]) for c in one)
+    pairs = ((left[c], right[c]) for c in left)
     return all(
-        math.isclose(a, b, rel_tol=_NEAR, abs_tol=_NEAR) if isinstance(a, float) and isinstance(b, float) else a == b
+        math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+        if isinstance(a, float) and isinstance(b, float)
+        else a == b
         for a, b in pairs
     )
 
 
-def _is_outermost(rest: str) -> bool:
+def _is_outermost(text: str) -> bool:
     """Whether nothing that stands before this text is closed in it."""
     depth = 0
-    for character in rest:
+    for character in text:
         depth += (character == "(") - (character == ")")
         if depth < 0:
             return False
     return True
 
 
-Say = Callable[[str], None]
+LogLine = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class Benchmark:
     """A benchmark: its queries as views, its data and its changes."""
 
     name: str
@@ -183,25 +187,25 @@ class Yardstick:
     """Queries by the name of the view that holds them."""
     generate: Callable[[float, Path], Path]
     """Files at a scale factor, below a directory, one Parquet file a table; made once."""
-    model: Callable[[Path, int], Model]
+    model: Callable[[Path, int], ReferenceModel]
     """The tables of such files, with changes drawn from a seed."""
 
 
-def load(db: Database, model: Model, tables: Iterable[str] | None = None) -> None:
+def load_tables(db: Database, model: ReferenceModel, tables: Iterable[str] | None = None) -> None:
     """Create the tables and put the model's rows."""
     for table in model.schemas if tables is None else tables:
         db.sql(model.schemas[table])
         db.put(table, model.table(table))
 
 
-def create_views(db: Database, views: Mapping[str, str], say: Say = lambda _: None) -> None:
+def create_views(db: Database, views: Mapping[str, str], log: LogLine = lambda _: None) -> None:
     for name, query in views.items():
         started = time.perf_counter()
         db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
-        say(f"{name} loaded in {time.perf_counter() - started:.2f} s")
+        log(f"{name} loaded in {time.perf_counter() - started:.2f} s")
 
 
-def apply(db: Database, changes: Sequence[Change]) -> None:
+def apply_changes(db: Database, changes: Sequence[Change]) -> None:
     """The same changes on the store."""
     for change in changes:
         if change.puts is not None and change.puts.num_rows:
@@ -210,7 +214,7 @@ def apply(db: Database, changes: Sequence[Change]) -> None:
             db.delete(change.table, change.deletes)
 
 
-def key_of(db: Database, view: str) -> list[str]:
+def view_key(db: Database, view: str) -> list[str]:
     """The columns by which a view is kept."""
     shape = db.sql(f"DESCRIBE {view}")
     if shape is None:
@@ -219,7 +223,7 @@ def key_of(db: Database, view: str) -> list[str]:
     return [column for _, column in columns]
 
 
-def named(tables: Iterable[str], views: Mapping[str, str]) -> list[str]:
+def mentioned_tables(tables: Iterable[str], views: Mapping[str, str]) -> list[str]:
     """The tables that these queries name."""
     words = {word for query in views.values() for word in re.findall(r"\w+", query)}
     return [table for table in tables if table in words]
@@ -229,41 +233,41 @@ def verify(
     db: Database,
     files: Path,
     spark: Any,
-    yardstick: Yardstick,
+    benchmark: Benchmark,
     *,
     batches: int,
     seed: int,
     lane: str,
     views: Mapping[str, str] | None = None,
-    say: Say = print,
+    log: LogLine = print,
 ) -> list[Difference]:
     """Load, change, compare after every batch; stops at the first batch with differences and returns them all."""
-    chosen = yardstick.views if views is None else views
-    model = yardstick.model(files, seed)
+    chosen = benchmark.views if views is None else views
+    model = benchmark.model(files, seed)
     oracle = SparkOracle(spark)
     try:
-        tables = named(model.schemas, chosen)
-        load(db, model, tables)
-        create_views(db, chosen, say)
-        keys = {view: key_of(db, view) for view in chosen}
+        tables = mentioned_tables(model.schemas, chosen)
+        load_tables(db, model, tables)
+        create_views(db, chosen, log)
+        keys = {view: view_key(db, view) for view in chosen}
         for batch in range(batches + 1):
             if batch:
                 changes = [change for change in model.batch() if change.table in tables]
                 model.apply(changes)
-                apply(db, changes)
+                apply_changes(db, changes)
                 report = db.refresh(lane, suspend=False)
-                say(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
+                log(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
             oracle.load(model, tables)
             found = [
                 one
                 for view, expected in oracle.answers(chosen)
-                for one in differences(
-                    view, batch, expected, db.read(view), keys[view], near=is_in_no_order(chosen[view])
+                for one in find_differences(
+                    view, batch, expected, db.read(view), keys[view], approximate=is_order_dependent(chosen[view])
                 )
             ]
             if found:
                 return found
-            say(f"batch {batch}: {len(chosen)} views equal")
+            log(f"batch {batch}: {len(chosen)} views equal")
         return []
     finally:
         oracle.close()

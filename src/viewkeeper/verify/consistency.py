@@ -35,7 +35,7 @@ from viewkeeper.verify import bank
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConsistencyRun:
     """What runs: how long, how many processes, and how the views are maintained."""
 
     seconds: float = 20.0
@@ -58,27 +58,31 @@ class Verdict:
     """What was checked, by kind, and what was wrong."""
 
     writes: int = 0
-    checked: dict[str, int] = field(default_factory=dict)
+    check_counts: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     batches: int = 0
 
     @property
-    def holds(self) -> bool:
-        return not self.failures and self.writes > 0 and self.checked.get("snapshot", 0) > 0
+    def is_consistent(self) -> bool:
+        return not self.failures and self.writes > 0 and self.check_counts.get("snapshot", 0) > 0
 
 
 def verify_consistency(
-    url: str, spark: Any, directory: str | Path, plan: Plan | None = None, say: Callable[[str], None] = lambda _: None
+    url: str,
+    spark: Any,
+    directory: str | Path,
+    settings: ConsistencyRun | None = None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Make the bank in a new database, run the processes, and check every state that was seen."""
     import viewkeeper as vk
 
-    plan = plan or Plan()
+    settings = settings or ConsistencyRun()
     with vk.open(url, spark=spark) as db:
         for statement in bank.TABLES:
             db.sql(statement)
         for name, query in bank.VIEWS.items():
-            options = f"WITH (strategy = '{plan.strategy}', interval = {plan.interval})"
+            options = f"WITH (strategy = '{settings.strategy}', interval = {settings.interval})"
             db.sql(f"CREATE MATERIALIZED VIEW {name} {options} AS {query}")
         token = db.put("owners", bank.owners().puts)
         first = {"position": token.position, "table": "owners", "puts": bank.owners().puts, "deletes": []}
@@ -86,19 +90,19 @@ def verify_consistency(
     journals = Path(directory)
     journals.mkdir(parents=True, exist_ok=True)
     (journals / "writer-start.jsonl").write_text(json.dumps(first) + "\n", encoding="utf-8")
-    say(f"{plan.writers} writers, {plan.readers} readers, for {plan.seconds:g} s")
-    _run(url, journals, plan)
-    say("checking what was seen")
-    return check(journals, plan.strategy)
+    log(f"{settings.writers} writers, {settings.readers} readers, for {settings.seconds:g} s")
+    _run_processes(url, journals, settings)
+    log("checking what was seen")
+    return check_journals(journals, settings.strategy)
 
 
-def _run(url: str, journals: Path, plan: Plan) -> None:
-    pace: dict[str, Any] = {"lane": plan.lane}
+def _run_processes(url: str, journals: Path, settings: ConsistencyRun) -> None:
+    pace: dict[str, Any] = {"lane": settings.lane}
     running: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     def start(role: str, number: int, **options: Any) -> subprocess.Popen[bytes]:
         journal = str(journals / f"{role}-{number}.jsonl")
-        arguments = [role, journal, url, json.dumps({"number": number, "seed": plan.seed, **options})]
+        arguments = [role, journal, url, json.dumps({"number": number, "seed": settings.seed, **options})]
         process = subprocess.Popen(
             [sys.executable, "-m", "viewkeeper.verify.consistency_roles", *arguments], stdin=subprocess.PIPE
         )
@@ -106,23 +110,23 @@ def _run(url: str, journals: Path, plan: Plan) -> None:
         return process
 
     try:
-        maintainers = [start("maintainer", n, pace=pace) for n in range(2 if plan.kill else 1)]
-        _await(journals / "maintainer-0.jsonl")
+        maintainers = [start("maintainer", n, pace=pace) for n in range(2 if settings.kill else 1)]
+        _wait_for_journal(journals / "maintainer-0.jsonl")
         for number, view in enumerate(bank.VIEWS):
             start("follower", number, view=view)
-        for number in range(plan.readers):
-            start("reader", number, pause=0.01, patient=plan.kill)
-        for number in range(plan.writers):
-            start("writer", number, rate=plan.rate)
-        _await(journals / "writer-0.jsonl")
-        deadline = time.monotonic() + plan.seconds
+        for number in range(settings.readers):
+            start("reader", number, pause=0.01, patient=settings.kill)
+        for number in range(settings.writers):
+            start("writer", number, rate=settings.rate)
+        _wait_for_journal(journals / "writer-0.jsonl")
+        deadline = time.monotonic() + settings.seconds
         next_kill = 2
         while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, plan.seconds / 5))
-            if plan.kill and deadline - time.monotonic() > plan.seconds / 4:
+            time.sleep(min(left, settings.seconds / 5))
+            if settings.kill and deadline - time.monotonic() > settings.seconds / 4:
                 victim = maintainers.pop(0)
                 victim.send_signal(signal.SIGKILL)
-                _close(victim)
+                _end_process(victim)
                 running.remove(("maintainer", victim))
                 maintainers.append(start("maintainer", next_kill, pace=pace))
                 next_kill += 1
@@ -136,10 +140,10 @@ def _run(url: str, journals: Path, plan: Plan) -> None:
             time.sleep(1.0)
     finally:
         for _, process in running:
-            _close(process)
+            _end_process(process)
 
 
-def _close(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     """Let go of a process, whatever it is doing."""
     if process.poll() is None:
         process.kill()
@@ -148,7 +152,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _await(journal: Path) -> None:
+def _wait_for_journal(journal: Path) -> None:
     deadline = time.monotonic() + 120
     while not (journal.exists() and journal.stat().st_size):
         if time.monotonic() > deadline:
@@ -156,19 +160,19 @@ def _await(journal: Path) -> None:
         time.sleep(0.05)
 
 
-def check(journals: Path, strategy: str = "IMB") -> Verdict:
+def check_journals(journals: Path, strategy: str = "IMB") -> Verdict:
     """What the journals say, against the model."""
     how = STRATEGIES[strategy.upper()]
     verdict = Verdict()
-    history = _history(journals)
+    history = _read_history(journals)
     verdict.writes = len(history.positions)
     for journal in sorted(journals.glob("*.jsonl")):
         role = journal.stem.partition("-")[0]
-        lines = _lines(journal)
+        lines = _read_lines(journal)
         if role == "reader":
-            (_check_scans if how.live else _check_reader)(verdict, history, journal.stem, lines)
-        elif role == "follower" and not how.live:
-            _check_follower(verdict, history, journal.stem, lines, complete=how.is_complete)
+            (_check_scans if how.reads_live else _check_reader)(verdict, history, journal.stem, lines)
+        elif role == "follower" and not how.reads_live:
+            _check_follower(verdict, history, journal.stem, lines, is_complete=how.is_per_call)
     return verdict
 
 
@@ -177,21 +181,21 @@ class History:
     """Each view's fingerprint after each write call; `positions` ascend."""
 
     positions: Sequence[int]
-    prints: Mapping[str, Sequence[int]]
+    fingerprints: Mapping[str, Sequence[int]]
     accounts: Mapping[int, Sequence[tuple[int, tuple[Any, ...] | None]]]
     """Every version of an account: the position from which on it is valid, and the row (None: there is none)."""
 
-    def at(self, cut: int) -> int:
+    def index_at(self, cut: int) -> int:
         """The index of the last write call not after a cut."""
         from bisect import bisect_right
 
         return bisect_right(self.positions, cut) - 1
 
 
-def _history(journals: Path) -> History:
-    writes = [line for journal in journals.glob("writer-*.jsonl") for line in _lines(journal)]
+def _read_history(journals: Path) -> History:
+    writes = [line for journal in journals.glob("writer-*.jsonl") for line in _read_lines(journal)]
     writes.sort(key=lambda line: line["position"])
-    model = bank.Model()
+    model = bank.BankModel()
     prints: dict[str, list[int]] = {name: [] for name in bank.VIEWS}
     accounts: dict[int, list[tuple[int, tuple[Any, ...] | None]]] = {}
     for line in writes:
@@ -200,18 +204,18 @@ def _history(journals: Path) -> History:
                 accounts.setdefault(row["id"], [(0, None)]).append((line["position"], tuple(row.values())))
             for key in line["deletes"]:
                 accounts.setdefault(key, [(0, None)]).append((line["position"], None))
-        model.apply(bank.Write(line["table"], line["puts"], line["deletes"]))
-        for name, value in model.prints.items():
+        model.apply(bank.BankWrite(line["table"], line["puts"], line["deletes"]))
+        for name, value in model.fingerprints.items():
             prints[name].append(value)
     return History([line["position"] for line in writes], prints, accounts)
 
 
-def _check_reader(verdict: Verdict, history: History, who: str, lines: Sequence[Mapping[str, Any]]) -> None:
+def _check_reader(verdict: Verdict, history: History, process_name: str, lines: Sequence[Mapping[str, Any]]) -> None:
     epoch = cut = 0
     for number, line in enumerate(lines):
         kind = line["kind"]
-        verdict.checked[kind] = verdict.checked.get(kind, 0) + 1
-        where = f"{who}, read {number} ({kind})"
+        verdict.check_counts[kind] = verdict.check_counts.get(kind, 0) + 1
+        where = f"{process_name}, read {number} ({kind})"
         if line["total"] not in (None, 0):
             verdict.failures.append(f"{where}: the total is {line['total']}, money was lost or made")
         if kind == "snapshot":
@@ -222,25 +226,25 @@ def _check_reader(verdict: Verdict, history: History, who: str, lines: Sequence[
             wrong = [
                 name
                 for name, seen in line["prints"].items()
-                if history.prints[name][history.at(spans.get(name, (0, cut))[1])] != seen
+                if history.fingerprints[name][history.index_at(spans.get(name, (0, cut))[1])] != seen
             ]
             if wrong:
                 verdict.failures.append(f"{where}: {', '.join(wrong)} differ from the tables at position {cut}")
             verdict.batches = max(verdict.batches, epoch)
             continue
-        low = max(0, history.at(line["asked"]))
-        high = history.at(line["high"])
+        low = max(0, history.index_at(line["asked"]))
+        high = history.index_at(line["high"])
         for name, seen in line["prints"].items():
-            if seen not in history.prints[name][low : high + 1]:
+            if seen not in history.fingerprints[name][low : high + 1]:
                 verdict.failures.append(
                     f"{where}: {name} is no state of positions {line['asked']} to {line['high']} of the tables"
                 )
 
 
-def _check_scans(verdict: Verdict, history: History, who: str, lines: Sequence[Mapping[str, Any]]) -> None:
+def _check_scans(verdict: Verdict, history: History, process_name: str, lines: Sequence[Mapping[str, Any]]) -> None:
     newest: dict[int, int] = {}
     for number, line in enumerate(lines):
-        verdict.checked[line["kind"]] = verdict.checked.get(line["kind"], 0) + 1
+        verdict.check_counts[line["kind"]] = verdict.check_counts.get(line["kind"], 0) + 1
         verdict.batches = max(verdict.batches, line.get("epoch", 0))
         if line["kind"] != "snapshot":
             continue
@@ -253,7 +257,7 @@ def _check_scans(verdict: Verdict, history: History, who: str, lines: Sequence[M
                 if position <= high and (i + 1 == len(versions) or versions[i + 1][0] > low)
             ]
             found = [i for i in valid if versions[i][1] == seen.get(account)]
-            where = f"{who}, read {number}: account {account} is {seen.get(account)}"
+            where = f"{process_name}, read {number}: account {account} is {seen.get(account)}"
             if not found:
                 verdict.failures.append(f"{where}, which it was not within positions {low} to {high}")
             elif found[-1] < newest.get(account, 0):
@@ -263,27 +267,29 @@ def _check_scans(verdict: Verdict, history: History, who: str, lines: Sequence[M
 
 
 def _check_follower(
-    verdict: Verdict, history: History, who: str, lines: Sequence[Mapping[str, Any]], complete: bool
+    verdict: Verdict, history: History, process_name: str, lines: Sequence[Mapping[str, Any]], is_complete: bool
 ) -> None:
     at = 0
     for number, line in enumerate(lines):
-        verdict.checked["follow"] = verdict.checked.get("follow", 0) + 1
+        verdict.check_counts["follow"] = verdict.check_counts.get("follow", 0) + 1
         ((view, seen),) = line["prints"].items()
-        states = history.prints[view]
-        end = history.at(line["position"]) + 1
+        states = history.fingerprints[view]
+        end = history.index_at(line["position"]) + 1
         place = next((i for i in range(at, end) if states[i] == seen), None)
         if place is None:
-            verdict.failures.append(f"{who}, delta {number}: {view} is no state of the tables after the one before")
+            verdict.failures.append(
+                f"{process_name}, delta {number}: {view} is no state of the tables after the one before"
+            )
             continue
         skipped = {states[i] for i in range(at, place)} - {states[at], seen}
-        if complete and number and skipped:
-            verdict.failures.append(f"{who}, delta {number}: {len(skipped)} states of {view} were left out")
+        if is_complete and number and skipped:
+            verdict.failures.append(f"{process_name}, delta {number}: {len(skipped)} states of {view} were left out")
         at = place
     if lines and states[at] != states[-1]:
-        verdict.failures.append(f"{who}: the last state seen is not the last one there was")
+        verdict.failures.append(f"{process_name}: the last state seen is not the last one there was")
 
 
-def _lines(journal: Path) -> list[dict[str, Any]]:
+def _read_lines(journal: Path) -> list[dict[str, Any]]:
     # The last line of a process that was killed may be cut off.
     lines = journal.read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines]

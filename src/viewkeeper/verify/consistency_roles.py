@@ -26,58 +26,60 @@ import viewkeeper as vk
 from viewkeeper.errors import Timeout
 from viewkeeper.verify import bank
 
-Say = Callable[[dict[str, Any]], None]
+WriteJournal = Callable[[dict[str, Any]], None]
 
 
-def writer(db: Any, say: Say, options: dict[str, Any]) -> None:
+def run_writer(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
     """Write calls at the asked rate."""
     pause = 1 / options["rate"]
     due = time.monotonic()
     for write in bank.writes(options["number"], options["seed"]):
-        if _ended():
+        if _is_input_closed():
             return
         token = db.put(write.table, write.puts) if write.puts else db.delete(write.table, write.deletes)
-        say({"position": token.position, "table": write.table, "puts": write.puts, "deletes": write.deletes})
+        write_journal({"position": token.position, "table": write.table, "puts": write.puts, "deletes": write.deletes})
         due += pause
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def maintainer(db: Any, say: Say, options: dict[str, Any]) -> None:
+def run_maintainer(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
     """Continuous maintenance; with `standby`, several of these relieve each other."""
     with db.maintain(standby=True, **options["pace"]) as running:
-        say({"kind": "started"})
-        while not _ended() and running.running:
+        write_journal({"kind": "started"})
+        while not _is_input_closed() and running.running:
             time.sleep(0.02)
 
 
-def reader(db: Any, say: Say, options: dict[str, Any]) -> None:
+def run_reader(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
     """Reads at all levels, as fast as the asked rate allows."""
     chance = random.Random(options["number"])
     newest = str(db.token())
     for kind in cycle(("snapshot", "after", "any", "snapshot", "latest")):
-        if _ended():
+        if _is_input_closed():
             return
         if kind == "snapshot":
             with db.snapshot(mixed=True) as s:
-                seen = {name: _rows(s.read(name)) for name in bank.VIEWS}
+                seen = {name: _row_tuples(s.read(name)) for name in bank.VIEWS}
                 spans = {name: s.span(name) for name in bank.VIEWS}
-                say({"kind": kind, "epoch": s.epoch, "cut": s.token.position, "spans": spans, **_state(seen)})
+                write_journal(
+                    {"kind": kind, "epoch": s.epoch, "cut": s.token.position, "spans": spans, **_state_json(seen)}
+                )
         else:
             name = chance.choice(sorted(bank.VIEWS))
             asked = {"latest": db.token("accounts").position, "after": vk.Token.parse(newest).position}.get(kind, 0)
             level = vk.LATEST if kind == "latest" else vk.ANY
             try:
-                seen = {name: _rows(db.read(name, level, after=newest if kind == "after" else None, timeout=120))}
+                seen = {name: _row_tuples(db.read(name, level, after=newest if kind == "after" else None, timeout=120))}
             except Timeout:
                 if not options["patient"]:
                     raise
                 continue  # the maintainer was killed and the next has not taken over yet
-            say({"kind": kind, "asked": asked, "high": db.token("accounts").position, **_state(seen)})
+            write_journal({"kind": kind, "asked": asked, "high": db.token("accounts").position, **_state_json(seen)})
         newest = str(db.token())
         time.sleep(options["pause"])
 
 
-def follower(db: Any, say: Say, options: dict[str, Any]) -> None:
+def run_follower(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
     """A subscription to one view, from its first rows on."""
     view = options["view"]
     rows: dict[Any, int] = {}
@@ -87,40 +89,40 @@ def follower(db: Any, say: Say, options: dict[str, Any]) -> None:
         rows = {row: count for row, count in rows.items() if count}
         if delta.kind != "progress":
             state = bank.fingerprint(row for row, count in rows.items() for _ in range(count))
-            say({"kind": "follow", "position": delta.token.position, "prints": {view: state}})
-        if _ended():
+            write_journal({"kind": "follow", "position": delta.token.position, "prints": {view: state}})
+        if _is_input_closed():
             return
 
 
-def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
+def _row_tuples(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
-def _state(seen: dict[str, list[tuple[Any, ...]]]) -> dict[str, Any]:
-    total = seen.get("total")
-    prints = {name: bank.fingerprint(rows) for name, rows in seen.items()}
-    return {"prints": prints, "total": total[0][1] if total else None, "copy": seen.get("copy")}
+def _state_json(views: dict[str, list[tuple[Any, ...]]]) -> dict[str, Any]:
+    total = views.get("total")
+    prints = {name: bank.fingerprint(rows) for name, rows in views.items()}
+    return {"prints": prints, "total": total[0][1] if total else None, "copy": views.get("copy")}
 
 
-def _ended() -> bool:
+def _is_input_closed() -> bool:
     """Whether the parent closed our standard input."""
     ready, _, _ = select.select([sys.stdin], [], [], 0)
     return bool(ready)
 
 
 @contextmanager
-def _journal(path: str) -> Iterator[Say]:
+def _open_journal(path: str) -> Iterator[WriteJournal]:
     with Path(path).open("a", encoding="utf-8") as file:
         yield lambda line: print(json.dumps(line), file=file, flush=True)
 
 
-ROLES = {"writer": writer, "maintainer": maintainer, "reader": reader, "follower": follower}
+ROLES = {"writer": run_writer, "maintainer": run_maintainer, "reader": run_reader, "follower": run_follower}
 
 
 def main(role: str, journal: str, url: str, options: str) -> None:
     mode = "r" if role in ("reader", "follower") else "w"
     given = json.loads(options)
-    with vk.open(url, mode=mode, **given.get("open", {})) as db, _journal(journal) as say:
+    with vk.open(url, mode=mode, **given.get("open", {})) as db, _open_journal(journal) as say:
         ROLES[role](db, say, given)
 
 

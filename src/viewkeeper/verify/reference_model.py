@@ -15,10 +15,10 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.model.delta import plain
-from viewkeeper.resources.memory import Memory
+from viewkeeper.model.delta import normalize_chunks
+from viewkeeper.resources.memory import MemoryBudget
 from viewkeeper.resources.prepared_statements import connect
-from viewkeeper.resources.process_budget import budget
+from viewkeeper.resources.process_budget import process_budget
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Change:
         return sum(t.num_rows for t in (self.puts, self.deletes) if t is not None)
 
 
-def keys_of(schemas: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def primary_keys(schemas: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """The primary keys that CREATE TABLE statements name."""
     return {
         table: tuple(re.findall(r"\w+", re.findall(r"PRIMARY KEY \(([^)]*)\)", text)[0]))
@@ -42,7 +42,7 @@ def keys_of(schemas: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-class Model:
+class ReferenceModel:
     """The base tables as they should be; every change goes through `apply`."""
 
     schemas: ClassVar[Mapping[str, str]]
@@ -50,8 +50,8 @@ class Model:
 
     def __init__(self, files: Path, seed: int, threads: int = 2) -> None:
         self.files = files
-        self.keys = keys_of(self.schemas)
-        self.connection = connect(Memory(budget()).beside(files))
+        self.keys = primary_keys(self.schemas)
+        self.connection = connect(MemoryBudget(process_budget()).with_spill_directory(files))
         self.connection.execute(f"SET threads = {threads}").fetchall()
         self.connection.execute("SET preserve_insertion_order = false").fetchall()
         for table in self.schemas:
@@ -66,7 +66,7 @@ class Model:
         self.connection.close()
 
     def rows(self, sql: str) -> pa.Table:
-        return plain(self.connection.sql(sql).to_arrow_table())
+        return normalize_chunks(self.connection.sql(sql).to_arrow_table())
 
     def table(self, name: str) -> pa.Table:
         return self.rows(f"FROM {name}")

@@ -12,87 +12,91 @@ import pyarrow as pa
 
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.commits import Changed, Hold, Pending, Seen, Spread
-from viewkeeper.store.contract.tables import Feed as FeedPart
+from viewkeeper.store.contract.commits import CaptureMark, ChangedKeys, LogHold, ParallelMap, PendingChanges
+from viewkeeper.store.contract.tables import ChangeLog as FeedPart
 from viewkeeper.store.contract.tables import column_names
-from viewkeeper_hbase.capture.feed import Feed
-from viewkeeper_hbase.capture.view_history import History
-from viewkeeper_hbase.commits import HBasePublishing
-from viewkeeper_hbase.handle import Opened
-from viewkeeper_hbase.push.attachment import Attached, capture_text
+from viewkeeper_hbase.capture.feed import ChangeCapture
+from viewkeeper_hbase.capture.view_history import ViewHistory
+from viewkeeper_hbase.commits import HBaseCommits
+from viewkeeper_hbase.handle import HBaseHandle
+from viewkeeper_hbase.push.attachment import PushAttachment, describe_capture
 
 
-class HBaseFeed(FeedPart):
+class HBaseChangeLog(FeedPart):
     """What waits, and what has been."""
 
-    def __init__(self, opened: Opened, feed: Feed, push: Attached, publishing: HBasePublishing) -> None:
-        self.url = opened.url
-        self._opened, self._feed, self._push, self._publishing = opened, feed, push, publishing
-        self._history = History(opened.client, opened.known, opened.layouts, opened.reader, opened.streams)
+    def __init__(
+        self, handle: HBaseHandle, capture: ChangeCapture, push_attachment: PushAttachment, commits: HBaseCommits
+    ) -> None:
+        self.url = handle.url
+        self._handle, self._capture, self._push_attachment, self._commits = handle, capture, push_attachment, commits
+        self._history = ViewHistory(
+            handle.client, handle.state_cache, handle.layouts, handle.reader, handle.delta_directory
+        )
 
     def head(self) -> int:
-        self._opened.live()
-        return self._feed.head()
+        self._handle.require_open()
+        return self._capture.head()
 
-    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
-        self._opened.live()
-        return self._feed.changes(table, column_names(table, columns), after, upto)
+    def changes(self, table: Table, columns: Sequence[str], after: int, up_to: int) -> pa.Table:
+        self._handle.require_open()
+        return self._capture.changes(table, column_names(table, columns), after, up_to)
 
-    def changed(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
-    ) -> tuple[Changed, Seen]:
-        self._opened.live()
-        return self._feed.changed(table, column_names(table, columns), after, upto, seen)
+    def changed_keys(
+        self, table: Table, columns: Sequence[str], after: int, up_to: int, capture_mark: CaptureMark | None = None
+    ) -> tuple[ChangedKeys, CaptureMark]:
+        self._handle.require_open()
+        return self._capture.changed_keys(table, column_names(table, columns), after, up_to, capture_mark)
 
-    def work_by(self, spread: Spread | None) -> None:
-        self._feed.spread = spread
+    def set_parallel_map(self, parallel_map: ParallelMap | None) -> None:
+        self._capture.parallel_map = parallel_map
 
-    def capture_text(self) -> str:
-        self._opened.live()
-        return capture_text(self._opened.records)
+    def describe_capture(self) -> str:
+        self._handle.require_open()
+        return describe_capture(self._handle.meta_table)
 
-    def on_news(self, told: Callable[[], None]) -> None:
-        self._push.on_news = told
+    def on_changes(self, notify: Callable[[], None]) -> None:
+        self._push_attachment.on_changes = notify
 
-    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
-        self._opened.live()
-        self._push.follow()
-        return self._feed.pending(after, tables, head)
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> PendingChanges:
+        self._handle.require_open()
+        self._push_attachment.attach_agreement()
+        return self._capture.pending(after, tables, head)
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
-        self._opened.live()
-        return self._feed.cut_after(after, tables, rows)
+        self._handle.require_open()
+        return self._capture.cut_after(after, tables, rows)
 
     def entries(
-        self, table: Table, columns: Sequence[str], after: int, upto: int
+        self, table: Table, columns: Sequence[str], after: int, up_to: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
-        self._opened.live()
-        return self._history.entries(table, column_names(table, columns), after, upto)
+        self._handle.require_open()
+        return self._history.entries(table, column_names(table, columns), after, up_to)
 
-    def settled(self, table: Table) -> int:
-        self._opened.live()
-        return self._history.settled(table)
+    def settled_position(self, table: Table) -> int:
+        self._handle.require_open()
+        return self._history.settled_position(table)
 
-    def told_by(self, table: Table) -> Table:
-        self._opened.live()
-        return self._history.told_by(table)
+    def logged_table(self, table: Table) -> Table:
+        self._handle.require_open()
+        return self._history.logged_table(table)
 
-    def truncate(self, upto: int) -> None:
+    def truncate(self, up_to: int) -> None:
         """HBase forgets old versions by itself; what it pushed, and files of deltas, are forgotten here."""
-        self._opened.writable()
-        self._publishing.forget(upto)
-        self._push.truncate(upto)
+        self._handle.require_writable()
+        self._commits.forget_deltas(up_to)
+        self._push_attachment.truncate(up_to)
 
     def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
-        self._opened.writable()
+        self._handle.require_writable()
         if table is None:
             raise Unsupported(f"{self.url} keeps no log that could be held.")
-        self._opened.holds.put(Hold(name, position, expiry), self._history.told_by(table))
+        self._handle.log_holds.put(LogHold(name, position, expiry), self._history.logged_table(table))
 
     def release_hold(self, name: str) -> None:
-        self._opened.writable()
-        self._opened.holds.remove(name)
+        self._handle.require_writable()
+        self._handle.log_holds.remove(name)
 
-    def holds(self) -> list[Hold]:
-        self._opened.live()
-        return self._opened.holds.all()
+    def holds(self) -> list[LogHold]:
+        self._handle.require_open()
+        return self._handle.log_holds.active_holds()

@@ -17,30 +17,30 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.store import Spread
+from viewkeeper.store.contract.store import ParallelMap
 from viewkeeper_hbase.capture import time_windows
-from viewkeeper_hbase.capture.time_windows import Look
-from viewkeeper_hbase.layout.close_scan import Tried, rows_of
-from viewkeeper_hbase.layout.layout import Layout, Rows, layout_of
-from viewkeeper_hbase.layout.layout_cache import if_there
+from viewkeeper_hbase.capture.time_windows import WindowScan
+from viewkeeper_hbase.layout.close_scan import ScanStatistics, read_changed_rows
+from viewkeeper_hbase.layout.layout import DecodedRows, Layout, table_layout
+from viewkeeper_hbase.layout.layout_cache import read_if_exists
 from viewkeeper_hbase.layout.row_reader import join_rows
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.request_encoder import TimeRange
-from viewkeeper_hbase.thrift.task_clients import client_of
-from viewkeeper_hbase.url import parse
+from viewkeeper_hbase.thrift.task_clients import worker_client
+from viewkeeper_hbase.url import parse_url
 
-Asked = tuple[Layout, int, int]
+WindowRequest = tuple[Layout, int, int]
 """A window of a table: after which position, and up to which."""
 
 
 @dataclass(frozen=True)
-class LookPiece:
+class WindowPiece:
     """A window of one range of row keys."""
 
     url: str
     table: Table
     after: int
-    upto: int
+    up_to: int
     start: bytes
     stop: bytes
 
@@ -56,30 +56,34 @@ class RowsPiece:
     span: TimeRange | None
 
 
-def scan_regions(spread: Spread, url: str, client: Client, asked: Sequence[Asked]) -> list[Look]:
+def scan_windows(
+    parallel_map: ParallelMap, url: str, client: HBaseClient, requests: Sequence[WindowRequest]
+) -> list[WindowScan]:
     """`windows.look` of several tables as one piece of work, each region by itself. A table that is away has none."""
-    pieces: list[LookPiece] = []
+    pieces: list[WindowPiece] = []
     counts = []
-    for layout, after, upto in asked:
-        regions = if_there(layout, partial(client.tables.regions, layout.name)) or []
+    for layout, after, upto in requests:
+        regions = read_if_exists(layout, partial(client.admin.list_regions, layout.name)) or []
         edges = [*(region.start for region in regions), b""]
-        pieces += [LookPiece(url, layout.table, after, upto, a, b) for a, b in pairwise(edges)]
+        pieces += [WindowPiece(url, layout.table, after, upto, a, b) for a, b in pairwise(edges)]
         counts.append(len(regions))
-    found = iter(spread(_look, pieces))
-    return [time_windows.joined(a, b, list(islice(found, n))) for (_, a, b), n in zip(asked, counts, strict=True)]
+    found = iter(parallel_map(_scan_piece, pieces))
+    return [
+        time_windows.concat_scans(a, b, list(islice(found, n))) for (_, a, b), n in zip(requests, counts, strict=True)
+    ]
 
 
-def rows(
-    spread: Spread,
+def read_rows_by_region(
+    parallel_map: ParallelMap,
     url: str,
-    client: Client,
+    client: HBaseClient,
     layout: Layout,
     keys: pa.Array,
     columns: Sequence[str],
     span: TimeRange | None,
-) -> Rows:
+) -> DecodedRows:
     """`nearby.rows_of`, each region by itself."""
-    starts = [region.start for region in client.tables.regions(layout.name)]
+    starts = [region.start for region in client.admin.list_regions(layout.name)]
     ordered = keys.sort()
     edges = [0, *(bisect_left(ordered, start, key=lambda key: key.as_py()) for start in starts[1:]), len(ordered)]
     pieces = [
@@ -87,18 +91,18 @@ def rows(
         for low, high in pairwise(edges)
         if low < high
     ]
-    return join_rows(layout, columns, spread(_rows, pieces))
+    return join_rows(layout, columns, parallel_map(_read_piece, pieces))
 
 
-def _look(piece: LookPiece) -> Look:
-    client, layout = _opened(piece.url, piece.table)
-    return time_windows.scan_window(client, layout, piece.after, piece.upto, start=piece.start, stop=piece.stop)
+def _scan_piece(piece: WindowPiece) -> WindowScan:
+    client, layout = _client_and_layout(piece.url, piece.table)
+    return time_windows.scan_window(client, layout, piece.after, piece.up_to, start=piece.start, stop=piece.stop)
 
 
-def _rows(piece: RowsPiece) -> Rows:
-    client, layout = _opened(piece.url, piece.table)
-    return rows_of(client, layout, piece.keys, piece.columns, piece.span, Tried())
+def _read_piece(piece: RowsPiece) -> DecodedRows:
+    client, layout = _client_and_layout(piece.url, piece.table)
+    return read_changed_rows(client, layout, piece.keys, piece.columns, piece.span, ScanStatistics())
 
 
-def _opened(url: str, table: Table) -> tuple[Client, Layout]:
-    return client_of(url), layout_of(parse(url).namespace, table)
+def _client_and_layout(url: str, table: Table) -> tuple[HBaseClient, Layout]:
+    return worker_client(url), table_layout(parse_url(url).namespace, table)

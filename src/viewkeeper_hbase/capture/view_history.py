@@ -16,33 +16,40 @@ import pyarrow as pa
 
 from viewkeeper.errors import SnapshotGone, Unsupported
 from viewkeeper.model.catalog.catalog import View
-from viewkeeper.model.delta import weighted
+from viewkeeper.model.delta import with_weight
 from viewkeeper.model.encoding.keys import successor
 from viewkeeper.model.names import WEIGHT, backticked
 from viewkeeper.model.schema import Table
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.redo import delta_files
-from viewkeeper_hbase.cached_state import Known
+from viewkeeper_hbase.cached_state import StateCache
 from viewkeeper_hbase.capture import time_windows
-from viewkeeper_hbase.layout.layout_cache import Layouts, if_there
-from viewkeeper_hbase.layout.row_reader import Reader
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.layout.layout_cache import Layouts, read_if_exists
+from viewkeeper_hbase.layout.row_reader import HBaseRowReader
+from viewkeeper_hbase.thrift.client import HBaseClient
 
 
-class History:
+class ViewHistory:
     """The deltas of views, batch by batch."""
 
-    def __init__(self, client: Client, known: Known, layouts: Layouts, reader: Reader, directory: Directory) -> None:
-        self._client, self._known, self._layouts, self._reader = client, known, layouts, reader
+    def __init__(
+        self,
+        client: HBaseClient,
+        state_cache: StateCache,
+        layouts: Layouts,
+        reader: HBaseRowReader,
+        directory: StateDirectory,
+    ) -> None:
+        self._client, self._state_cache, self._layouts, self._reader = client, state_cache, layouts, reader
         self._directory = directory
 
-    def told_by(self, table: Table) -> Table:
+    def logged_table(self, table: Table) -> Table:
         """The view that says what happened to a table: one that is just its rows."""
-        return table if table.is_view else self._whole(table).table
+        return table if table.is_view else self._copy_view(table).table
 
-    def _whole(self, table: Table) -> View:
-        for view in self._known.catalog().views:
-            if view.is_whole(table) and view.suspended is None and view.at is None:
+    def _copy_view(self, table: Table) -> View:
+        for view in self._state_cache.catalog().views:
+            if view.is_copy_of(table) and view.suspended is None and view.own_cut is None:
                 return view
         name = backticked(table.name)
         raise Unsupported(
@@ -51,57 +58,67 @@ class History:
             f" {backticked(table.name + '_changes')} WITH (store = 'none') AS SELECT * FROM {name}.",
         )
 
-    def settled(self, table: Table) -> int:
+    def settled_position(self, table: Table) -> int:
         """The position of the published batch."""
-        self.told_by(table)
-        published = self._known.published()
-        return 0 if published is None else published.past[-1].position
+        self.logged_table(table)
+        published = self._state_cache.published_batch()
+        return 0 if published is None else published.readable_batches[-1].position
 
-    def entries(self, table: Table, columns: list[str], after: int, upto: int) -> Iterator[tuple[int, float, pa.Table]]:
+    def entries(
+        self, table: Table, columns: list[str], after: int, up_to: int
+    ) -> Iterator[tuple[int, float, pa.Table]]:
         """Position, time and delta of each batch with a position in (after, upto] that changed the table or view."""
         if table.is_view:
-            return self._entries(table, columns, after, upto)
-        view = self._whole(table)
-        if after < view.since:
-            raise _gone(table, after)
+            return self._entries(table, columns, after, up_to)
+        view = self._copy_view(table)
+        if after < view.complete_since:
+            raise _forgotten_error(table, after)
         shown = [c.name for c in table.columns]
-        found = self._entries(view.table, shown, after, upto)
-        return ((position, when, _as_stored(table, columns, delta)) for position, when, delta in found)
+        found = self._entries(view.table, shown, after, up_to)
+        return ((position, when, _add_dropped_columns(table, columns, delta)) for position, when, delta in found)
 
     def _entries(
-        self, table: Table, columns: list[str], after: int, upto: int
+        self, table: Table, columns: list[str], after: int, up_to: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
-        published = self._known.published()
+        published = self._state_cache.published_batch()
         if published is None:
             return
         if not table.is_stored:
-            if after < published.streams.gone:
-                raise _gone(table, after)
-            for one in published.streams.of(table.id, after, upto):
-                yield one.position, one.time, delta_files.read(self._directory, one).select([*columns, WEIGHT])
+            if after < published.delta_files.forgotten_position:
+                raise _forgotten_error(table, after)
+            for one in published.delta_files.for_table(table.id, after, up_to):
+                yield (
+                    one.position,
+                    one.time,
+                    delta_files.read_delta_file(self._directory, one).select([*columns, WEIGHT]),
+                )
             return
-        oldest = published.past[0]
+        oldest = published.readable_batches[0]
         if oldest.number > 1 and after < oldest.position:
-            raise _gone(table, after)
-        wanted = [past for past in published.past if after < past.position <= upto]
+            raise _forgotten_error(table, after)
+        wanted = [past for past in published.readable_batches if after < past.position <= up_to]
         if not wanted:
             return
-        layout = self._layouts.of(table)
+        layout = self._layouts.layout_of(table)
         first, last = wanted[0].number, wanted[-1].number
-        own = {"start": table.prefix, "stop": successor(table.prefix) or b""} if table.prefix else {}
-        look = if_there(layout, lambda: time_windows.scan_window(self._client, layout, first - 1, last, **own))
-        shown = self._known.shown(first - 1)
+        own = {"start": table.key_prefix, "stop": successor(table.key_prefix) or b""} if table.key_prefix else {}
+        look = read_if_exists(layout, lambda: time_windows.scan_window(self._client, layout, first - 1, last, **own))
+        shown = self._state_cache.readable_batch(first - 1)
         for past in wanted:
-            keys = time_windows.NOTHING.keys if look is None else look.sight(past.number - 1, past.number).keys
+            keys = time_windows.NO_CELLS.keys if look is None else look.cells_between(past.number - 1, past.number).keys
             if not len(keys):
                 continue
-            before = self._reader.rows(layout, keys, columns, (0, past.number)).rows
-            now = self._reader.rows(layout, keys, columns, (0, past.number + 1)).rows
-            shown.check()
-            yield past.position, past.time, pa.concat_tables([weighted(before, -1), weighted(now, 1)]).combine_chunks()
+            before = self._reader.read_rows(layout, keys, columns, (0, past.number)).rows
+            now = self._reader.read_rows(layout, keys, columns, (0, past.number + 1)).rows
+            shown.check_readable()
+            yield (
+                past.position,
+                past.time,
+                pa.concat_tables([with_weight(before, -1), with_weight(now, 1)]).combine_chunks(),
+            )
 
 
-def _as_stored(table: Table, columns: Sequence[str], delta: pa.Table) -> pa.Table:
+def _add_dropped_columns(table: Table, columns: Sequence[str], delta: pa.Table) -> pa.Table:
     """A delta of a table's visible columns with those that were dropped, which no longer hold anything."""
     missing = [name for name in columns if name not in delta.column_names]
     for name in missing:
@@ -109,5 +126,5 @@ def _as_stored(table: Table, columns: Sequence[str], delta: pa.Table) -> pa.Tabl
     return delta.select([*columns, WEIGHT])
 
 
-def _gone(table: Table, after: int) -> SnapshotGone:
+def _forgotten_error(table: Table, after: int) -> SnapshotGone:
     return SnapshotGone(f"The changes of {table.name} after position {after} are no longer kept.")

@@ -17,32 +17,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from viewkeeper.resources.java_programs import Jars
+from viewkeeper.resources.java_programs import JavaProgram
 
 
 @dataclass(frozen=True)
-class Started:
+class ProcessRecord:
     """A process as it was when we started it."""
 
     pid: int
-    began: str
+    start_time: str
     """Its start time as the system tells it; compared as text, never read."""
-    mark: str
+    argument_mark: str
     """An argument that no other process has."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"pid": self.pid, "began": self.began, "mark": self.mark}
+        return {"pid": self.pid, "began": self.start_time, "mark": self.argument_mark}
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> Started:
-        return Started(int(value["pid"]), str(value["began"]), str(value["mark"]))
+    def from_json(value: dict[str, Any]) -> ProcessRecord:
+        return ProcessRecord(int(value["pid"]), str(value["began"]), str(value["mark"]))
 
 
-_children: dict[int, tuple[Started, subprocess.Popen[bytes]]] = {}
+_children: dict[int, tuple[ProcessRecord, subprocess.Popen[bytes]]] = {}
 """Those this process started, so that they are reaped and never stay behind as zombies."""
 
 
-def start(command: Sequence[str], *, mark: str, log: Path, cwd: Path) -> Started:
+def start_process(command: Sequence[str], *, mark: str, log: Path, cwd: Path) -> ProcessRecord:
     """Start a process in a session of its own (a Ctrl-C at our terminal is not for it), its output added to `log`."""
     with log.open("ab") as out:
         child = subprocess.Popen(
@@ -53,65 +53,65 @@ def start(command: Sequence[str], *, mark: str, log: Path, cwd: Path) -> Started
             cwd=cwd,
             start_new_session=True,
         )
-    seen = _look(child.pid)
-    process = Started(child.pid, seen[0] if seen else "", mark)
+    seen = _read_process(child.pid)
+    process = ProcessRecord(child.pid, seen[0] if seen else "", mark)
     _children[child.pid] = process, child
     return process
 
 
-def runs(process: Started | None) -> bool:
+def is_running(process: ProcessRecord | None) -> bool:
     """Whether this very process still runs."""
     if process is None:
         return False
-    child = _child(process)
+    child = _find_child(process)
     if child is not None:
         return child.poll() is None
-    seen = _look(process.pid)
-    return seen is not None and seen[0] == process.began and process.mark in seen[1]
+    seen = _read_process(process.pid)
+    return seen is not None and seen[0] == process.start_time and process.argument_mark in seen[1]
 
 
-def exit_code(process: Started | None) -> int | None:
+def exit_code(process: ProcessRecord | None) -> int | None:
     """How a child of this process ended, -9 for SIGKILL; None of one that runs or that another process started."""
-    child = _child(process)
+    child = _find_child(process)
     return None if child is None else child.poll()
 
 
-def _child(process: Started | None) -> subprocess.Popen[bytes] | None:
+def _find_child(process: ProcessRecord | None) -> subprocess.Popen[bytes] | None:
     started, child = _children.get(process.pid, (None, None)) if process else (None, None)
     return child if started == process else None
 
 
-def kill(process: Started | None) -> None:
+def kill_process(process: ProcessRecord | None) -> None:
     """SIGKILL, and wait until it is gone."""
-    _signal(process, signal.SIGKILL)
-    _gone(process, 10.0)
+    _send_signal(process, signal.SIGKILL)
+    _wait_for_exit(process, 10.0)
 
 
-def stop(process: Started | None, *, patience: float) -> bool:
+def stop_process(process: ProcessRecord | None, *, timeout: float) -> bool:
     """SIGTERM, then SIGKILL after `patience` seconds; whether SIGTERM was enough."""
-    _signal(process, signal.SIGTERM)
-    if _gone(process, patience):
+    _send_signal(process, signal.SIGTERM)
+    if _wait_for_exit(process, timeout):
         return True
-    kill(process)
+    kill_process(process)
     return False
 
 
-def _signal(process: Started | None, number: int) -> None:
-    if process is not None and runs(process):
+def _send_signal(process: ProcessRecord | None, number: int) -> None:
+    if process is not None and is_running(process):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
 
 
-def _gone(process: Started | None, patience: float) -> bool:
-    end = time.monotonic() + patience
-    while runs(process):
+def _wait_for_exit(process: ProcessRecord | None, timeout: float) -> bool:
+    end = time.monotonic() + timeout
+    while is_running(process):
         if time.monotonic() > end:
             return False
         time.sleep(0.05)
     return True
 
 
-def _look(pid: int) -> tuple[str, str] | None:
+def _read_process(pid: int) -> tuple[str, str] | None:
     """Start time and command line of a live process; a zombie is not one."""
     proc = Path("/proc") / str(pid)
     if Path("/proc/self/stat").exists():
@@ -134,11 +134,11 @@ def _look(pid: int) -> tuple[str, str] | None:
 # HBase's jars: 149 of them, 108 MB.
 
 
-HBASE = Jars(
+HBASE_PROGRAM = JavaProgram(
     program="HBase",
     version="2.6.1",
     package=__package__,
     variable="VIEWKEEPER_HBASE_HOME",
-    main="hbase-thrift-*.jar",
+    main_jar="hbase-thrift-*.jar",
     megabytes=150,
 )

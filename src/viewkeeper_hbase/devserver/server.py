@@ -26,25 +26,25 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from viewkeeper.errors import BadValue, NotADatabase, StoreError, Timeout
-from viewkeeper.resources.java_programs import locked
+from viewkeeper.resources.java_programs import hold_file_lock
 from viewkeeper_hbase.devserver import processes
-from viewkeeper_hbase.devserver.processes import HBASE, Started
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.devserver.processes import HBASE_PROGRAM, ProcessRecord
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.connection import Gateway
-from viewkeeper_hbase.thrift.pool import Retry
+from viewkeeper_hbase.thrift.pool import RetryPolicy
 
 DEFAULT_DATA = Path(".viewkeeper-hbase")
 HOST = "127.0.0.1"
 
-_OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.lang.reflect", "java.util", "jdk.internal.misc")
-JVM = (
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+_OPENED_PACKAGES = ("java.nio", "sun.nio.ch", "java.lang", "java.lang.reflect", "java.util", "jdk.internal.misc")
+JVM_OPTIONS = (
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
     "-Djava.net.preferIPv4Stack=true",
     "-XX:+UseSerialGC",
 )
-_STOP_PATIENCE = 30.0
+_STOP_TIMEOUT = 30.0
 
 _LOG4J = """log4j.rootLogger=INFO, file
 log4j.appender.file=org.apache.log4j.RollingFileAppender
@@ -63,13 +63,13 @@ class Instance:
 
     zookeeper_port: int
     gateway_port: int
-    hbase: Started | None = None
-    gateway: Started | None = None
+    hbase: ProcessRecord | None = None
+    gateway: ProcessRecord | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
             "format": 1,
-            "hbase_version": HBASE.version,
+            "hbase_version": HBASE_PROGRAM.version,
             "zookeeper_port": self.zookeeper_port,
             "gateway_port": self.gateway_port,
             "hbase": self.hbase.as_json() if self.hbase else None,
@@ -82,8 +82,8 @@ class Instance:
         return Instance(
             int(value["zookeeper_port"]),
             int(value["gateway_port"]),
-            Started.from_json(hbase) if hbase else None,
-            Started.from_json(gateway) if gateway else None,
+            ProcessRecord.from_json(hbase) if hbase else None,
+            ProcessRecord.from_json(gateway) if gateway else None,
         )
 
 
@@ -108,7 +108,7 @@ class Status:
         return f"hbase://{self.host}:{self.port}/default" if self.port else None
 
 
-class _Ended(StoreError):
+class _ProcessEnded(StoreError):
     """A process ended before it answered."""
 
 
@@ -125,25 +125,25 @@ class Server:
     def start(self, *, timeout: float = 120.0) -> Status:
         """Start what does not run yet and wait until it answers. Starting what runs is no change."""
         deadline = time.monotonic() + timeout
-        HBASE.java()
-        self._adopt()
-        with locked(self.data / "lock"):
+        HBASE_PROGRAM.java_command()
+        self._prepare_directory()
+        with hold_file_lock(self.data / "lock"):
             self._start_listening(deadline)
             # The gateway may start while the master still initialises: it only needs ZooKeeper.
             self._start_gateway()
         self.wait(timeout=deadline - time.monotonic())
         return self.status()
 
-    def stop(self, *, patience: float = _STOP_PATIENCE) -> bool:
+    def stop(self, *, timeout: float = _STOP_TIMEOUT) -> bool:
         """Stop both, gently, then with force. False if nothing ran."""
         if not (self.data / "instance.json").exists():
             return False
-        with locked(self.data / "lock"):
+        with hold_file_lock(self.data / "lock"):
             instance = self.instance()
-            ran = processes.runs(instance.gateway) or processes.runs(instance.hbase)
-            processes.stop(instance.gateway, patience=min(patience, 10.0))
-            processes.stop(instance.hbase, patience=patience)
-            self._record(replace(instance, hbase=None, gateway=None))
+            ran = processes.is_running(instance.gateway) or processes.is_running(instance.hbase)
+            processes.stop_process(instance.gateway, timeout=min(timeout, 10.0))
+            processes.stop_process(instance.hbase, timeout=timeout)
+            self._write_instance(replace(instance, hbase=None, gateway=None))
         return ran
 
     def status(self) -> Status:
@@ -151,12 +151,12 @@ class Server:
         if not (self.data / "instance.json").exists():
             return Status(self.data, False, False, False, HOST, None, None, None)
         instance = self.instance()
-        hbase, gateway = processes.runs(instance.hbase), processes.runs(instance.gateway)
+        hbase, gateway = processes.is_running(instance.hbase), processes.is_running(instance.gateway)
         return Status(
             data=self.data,
             hbase=hbase,
             gateway=gateway,
-            answers=hbase and gateway and answers(instance.gateway_port),
+            answers=hbase and gateway and is_answering(instance.gateway_port),
             host=HOST,
             port=instance.gateway_port,
             hbase_pid=instance.hbase.pid if instance.hbase and hbase else None,
@@ -174,22 +174,22 @@ class Server:
 
     def kill_hbase(self) -> None:
         """SIGKILL HBase (master, region server and ZooKeeper at once); the gateway stays."""
-        processes.kill(self.instance().hbase)
+        processes.kill_process(self.instance().hbase)
 
     def kill_gateway(self) -> None:
         """SIGKILL the gateway; HBase stays."""
-        processes.kill(self.instance().gateway)
+        processes.kill_process(self.instance().gateway)
 
     def start_hbase(self, *, wait: bool = True, timeout: float = 120.0) -> None:
         """Start HBase again after it was killed, on the same ports and data."""
-        with locked(self.data / "lock"):
+        with hold_file_lock(self.data / "lock"):
             self._start_hbase()
         if wait:
             self.wait(timeout=timeout)
 
     def start_gateway(self, *, wait: bool = True, timeout: float = 60.0) -> None:
         """Start the gateway again after it was killed, on the same port."""
-        with locked(self.data / "lock"):
+        with hold_file_lock(self.data / "lock"):
             self._start_gateway()
         if wait:
             self.wait(timeout=timeout)
@@ -197,7 +197,7 @@ class Server:
     def wait(self, *, timeout: float = 120.0) -> None:
         """Until a Thrift call goes through the gateway to the master and a region server; Timeout otherwise."""
         port = self.instance().gateway_port
-        self._wait(lambda: answers(port), time.monotonic() + timeout, "HBase", "hbase", "gateway")
+        self._wait(lambda: is_answering(port), time.monotonic() + timeout, "HBase", "hbase", "gateway")
 
     def instance(self) -> Instance:
         """What is recorded about this instance."""
@@ -224,7 +224,7 @@ class Server:
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    def _adopt(self) -> None:
+    def _prepare_directory(self) -> None:
         """Make the data directory an instance's, unless it is one or holds something else."""
         if (self.data / "instance.json").exists():
             return
@@ -244,9 +244,9 @@ class Server:
             raise StoreError(
                 f"{self.data} cannot be written: {error.strerror}.", hint="Choose another directory with --data."
             ) from error
-        self._record(Instance(free_port(), free_port()))
+        self._write_instance(Instance(free_port(), free_port()))
 
-    def _record(self, instance: Instance) -> None:
+    def _write_instance(self, instance: Instance) -> None:
         path = self.data / "instance.json"
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(instance.as_json(), indent=1) + "\n")
@@ -257,8 +257,10 @@ class Server:
         for again in (True, True, False):
             self._start_hbase()
             try:
-                self._wait(lambda: _listens(self.instance().zookeeper_port), deadline, "HBase's ZooKeeper", "hbase")
-            except _Ended:
+                self._wait(
+                    lambda: _is_listening(self.instance().zookeeper_port), deadline, "HBase's ZooKeeper", "hbase"
+                )
+            except _ProcessEnded:
                 if not again:
                     raise
             else:
@@ -266,35 +268,35 @@ class Server:
 
     def _start_hbase(self) -> None:
         instance = self.instance()
-        if processes.runs(instance.hbase):
+        if processes.is_running(instance.hbase):
             return
         # A gateway that still runs knows the old port; without one a port that somebody else took is given up.
-        if not processes.runs(instance.gateway) and not _is_free(instance.zookeeper_port):
+        if not processes.is_running(instance.gateway) and not _is_free(instance.zookeeper_port):
             instance = replace(instance, zookeeper_port=free_port())
         self._configure(instance)
         # At a stop ZooKeeper may go before the region server has signed off there: one more try, not 20 s of them.
         options = ("-Dzookeeper.recovery.retry=1", "-Dzookeeper.recovery.retry.intervalmill=200", "start")
-        process = self._java("hbase", "1g", "org.apache.hadoop.hbase.master.HMaster", *options)
-        self._record(replace(instance, hbase=process))
+        process = self._start_java("hbase", "1g", "org.apache.hadoop.hbase.master.HMaster", *options)
+        self._write_instance(replace(instance, hbase=process))
 
     def _start_gateway(self) -> None:
         instance = self.instance()
-        if processes.runs(instance.gateway):
+        if processes.is_running(instance.gateway):
             return
         if not _is_free(instance.gateway_port):
             instance = replace(instance, gateway_port=free_port())
         self._configure(instance)
         main = "org.apache.hadoop.hbase.thrift2.ThriftServer"
         options = ("start", "-b", HOST, "-p", str(instance.gateway_port), "-f", "--infoport", "-1", "-threadpool")
-        self._record(replace(instance, gateway=self._java("gateway", "512m", main, *options)))
+        self._write_instance(replace(instance, gateway=self._start_java("gateway", "512m", main, *options)))
 
-    def _java(self, name: str, heap: str, main: str, *arguments: str) -> Started:
+    def _start_java(self, name: str, heap: str, main: str, *arguments: str) -> ProcessRecord:
         mark = f"-Dviewkeeper.instance={self.data}/{name}"
         log = self.data / "logs" / f"{name}.log"
-        jvm = (*JVM, f"-Xmx{heap}", mark, f"-Dviewkeeper.log={log}", f"-Djava.io.tmpdir={self.data / 'tmp'}")
-        classes = f"{self.data / 'conf'}:{self.data / 'ext'}/*:{HBASE.lib()}/*"
-        command = (HBASE.java(), *jvm, "-cp", classes, main, *arguments)
-        return processes.start(command, mark=mark, log=log.with_suffix(".out"), cwd=self.data)
+        jvm = (*JVM_OPTIONS, f"-Xmx{heap}", mark, f"-Dviewkeeper.log={log}", f"-Djava.io.tmpdir={self.data / 'tmp'}")
+        classes = f"{self.data / 'conf'}:{self.data / 'ext'}/*:{HBASE_PROGRAM.fetch_jars()}/*"
+        command = (HBASE_PROGRAM.java_command(), *jvm, "-cp", classes, main, *arguments)
+        return processes.start_process(command, mark=mark, log=log.with_suffix(".out"), cwd=self.data)
 
     def _configure(self, instance: Instance) -> None:
         properties = {
@@ -323,22 +325,22 @@ class Server:
         }
         write_conf(self.data / "conf", properties)
 
-    def _wait(self, condition: Callable[[], bool], deadline: float, what: str, *needed: str) -> None:
+    def _wait(self, condition: Callable[[], bool], deadline: float, what: str, *required: str) -> None:
         while not condition():
             instance = self.instance()
-            for name in needed:
-                if not processes.runs(getattr(instance, name)):
+            for name in required:
+                if not processes.is_running(getattr(instance, name)):
                     code = processes.exit_code(getattr(instance, name))
                     ended = "" if code is None else f" with exit code {code}"
-                    raise _Ended(
-                        f"{what} did not start: its {name} process ended{ended}. {self._last_words(name)}",
+                    raise _ProcessEnded(
+                        f"{what} did not start: its {name} process ended{ended}. {self._last_error_line(name)}",
                         hint=f"See {self.data / 'logs'}.",
                     )
             if time.monotonic() > deadline:
                 raise Timeout(f"{what} in {self.data} did not answer in time.", hint=f"See {self.data / 'logs'}.")
             time.sleep(0.2)
 
-    def _last_words(self, name: str) -> str:
+    def _last_error_line(self, name: str) -> str:
         last = ""
         for suffix in (".out", ".log"):
             path = self.data / "logs" / f"{name}{suffix}"
@@ -374,7 +376,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     try:
         with socket.create_connection((HOST, port), timeout=1.0):
             return True
@@ -382,14 +384,16 @@ def _listens(port: int) -> bool:
         return False
 
 
-def answers(port: int) -> bool:
+def is_answering(port: int) -> bool:
     """Whether a call gets through to the master (namespaces) and one to a region server (hbase:meta)."""
-    if not _listens(port):
+    if not _is_listening(port):
         return False
-    with Client(Gateway(HOST, port, connect_timeout=2.0, read_timeout=5.0), retry=Retry(times=0)) as client:
+    with HBaseClient(
+        Gateway(HOST, port, connect_timeout=2.0, read_timeout=5.0), retry=RetryPolicy(max_retries=0)
+    ) as client:
         try:
-            client.tables.namespaces()
-            client.tables.exists("default:viewkeeper-asks")
+            client.admin.list_namespaces()
+            client.admin.exists("default:viewkeeper-asks")
         except StoreError:
             return False
         return True

@@ -31,159 +31,168 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper_hbase.layout.layout import Layout, Rows, read_cells
-from viewkeeper_hbase.layout.layout_cache import if_there
+from viewkeeper_hbase.layout.layout import DecodedRows, Layout, decode_rows
+from viewkeeper_hbase.layout.layout_cache import read_if_exists
 from viewkeeper_hbase.layout.row_reader import join_rows, read_rows
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.request_encoder import TimeRange
-from viewkeeper_hbase.thrift.scan import Scan
+from viewkeeper_hbase.thrift.scan import ScanRequest
 
-WORTH = 4
+SCAN_ROWS_PER_GET = 4
 """Rows of a scan for which one get is given."""
 
-_PAST = 10
+_MAX_ROWS_PER_CHANGE = 10
 """Rows that a scan may go past for one that changed, and tells nothing of."""
 
-_FEW = 50
+_MIN_KEYS_TO_SCAN = 50
 """Keys for which a try may cost more than it brings."""
 
-_FIRST, _MOST = 500, 64_000
+_FIRST_BACKOFF, _MAX_BACKOFF = 500, 64_000
 """Keys that are read otherwise before it is tried again: at first, and at most."""
 
 
 @dataclass
-class Tries:
+class AdaptiveBackoff:
     """How a way to read went: for how many keys it is not tried, and for how many if it fails the next time."""
 
-    left: int = 0
-    after: int = _FIRST
+    keys_to_skip: int = 0
+    next_backoff: int = _FIRST_BACKOFF
 
-    def failed(self) -> None:
-        self.left, self.after = self.after, min(2 * self.after, _MOST)
+    def record_failure(self) -> None:
+        self.keys_to_skip, self.next_backoff = self.next_backoff, min(2 * self.next_backoff, _MAX_BACKOFF)
 
-    def went(self) -> None:
-        self.after = _FIRST
+    def record_success(self) -> None:
+        self.next_backoff = _FIRST_BACKOFF
 
-    def without(self, keys: int) -> None:
-        self.left = max(0, self.left - keys)
+    def skip(self, keys: int) -> None:
+        self.keys_to_skip = max(0, self.keys_to_skip - keys)
 
 
 @dataclass
-class Tried:
+class ScanStatistics:
     """What was learned of a table: how scanning went, and asking for new cells only; and that at most so many rows lie
     in a range of keys, by the scans that went through it."""
 
-    close: Tries = field(default_factory=Tries)
-    newer: Tries = field(default_factory=Tries)
+    dense_scans: AdaptiveBackoff = field(default_factory=AdaptiveBackoff)
+    new_cell_scans: AdaptiveBackoff = field(default_factory=AdaptiveBackoff)
     start: bytes = b""
     stop: bytes = b""
-    rows: int = 0
+    max_rows: int = 0
 
-    def scanned(self, start: bytes, stop: bytes, rows: int) -> None:
-        apart = not self.rows or stop < self.start or self.stop < start
+    def record_scan(self, start: bytes, stop: bytes, rows: int) -> None:
+        apart = not self.max_rows or stop < self.start or self.stop < start
         if apart or (start <= self.start and self.stop <= stop):
-            self.start, self.stop, self.rows = start, stop, rows
+            self.start, self.stop, self.max_rows = start, stop, rows
         elif start < self.start or self.stop < stop:
-            self.start, self.stop, self.rows = min(start, self.start), max(stop, self.stop), self.rows + rows
+            self.start, self.stop, self.max_rows = min(start, self.start), max(stop, self.stop), self.max_rows + rows
 
-    def changed(self, keys: pa.Array) -> bool:
+    def is_range_dense(self, keys: pa.Array) -> bool:
         """These (ascending) have changed, some may be new: whether few others lie between them."""
-        self.rows += len(keys) if self.rows else 0
+        self.max_rows += len(keys) if self.max_rows else 0
         within = self.start <= keys[0].as_py() and keys[-1].as_py() <= self.stop
-        return bool(self.rows) and within and self.rows <= _PAST * len(keys)
+        return bool(self.max_rows) and within and self.max_rows <= _MAX_ROWS_PER_CHANGE * len(keys)
 
 
-def rows_of(
-    client: Client,
+def read_changed_rows(
+    client: HBaseClient,
     layout: Layout,
     keys: pa.Array,
     columns: Sequence[str],
     span: TimeRange | None,
-    tried: Tried,
+    statistics: ScanStatistics,
     after: int | None = None,
-) -> Rows:
+) -> DecodedRows:
     """The rows of these keys, each once and in no order, from cells with times in a span, which begins with 0. `after`:
     the cut that they changed after."""
-    if len(keys) < _FEW:
-        tried.rows += len(keys) if tried.rows else 0
+    if len(keys) < _MIN_KEYS_TO_SCAN:
+        statistics.max_rows += len(keys) if statistics.max_rows else 0
         return read_rows(client, layout, keys, columns, span)
     keys = keys.sort()
-    found = if_there(layout, lambda: list(_read(client, layout, keys, columns, span, tried, after)))
+    found = read_if_exists(
+        layout, lambda: list(_read_adaptively(client, layout, keys, columns, span, statistics, after))
+    )
     return join_rows(layout, columns, found or [])
 
 
-def _read(
-    client: Client,
+def _read_adaptively(
+    client: HBaseClient,
     layout: Layout,
     keys: pa.Array,
     columns: Sequence[str],
     span: TimeRange | None,
-    tried: Tried,
+    statistics: ScanStatistics,
     after: int | None,
-) -> Iterator[Rows]:
-    many, put_whole = tried.changed(keys), layout.mark is not None and not layout.table.is_view
+) -> Iterator[DecodedRows]:
+    many, put_whole = statistics.is_range_dense(keys), layout.mark_column is not None and not layout.table.is_view
     if many and put_whole and span is not None and after is not None:
-        if tried.newer.left:
-            tried.newer.without(len(keys))
+        if statistics.new_cell_scans.keys_to_skip:
+            statistics.new_cell_scans.skip(len(keys))
         else:
             left = len(keys)
             settled = []
-            for found in _new(client, layout, keys, columns, (after + 1, span[1])):
-                settled += [found.keys, pa.array([key for key, _ in found.rejects], pa.binary())]
+            for found in _scan_new_rows(client, layout, keys, columns, (after + 1, span[1])):
+                settled += [found.keys, pa.array([key for key, _ in found.rejected], pa.binary())]
                 yield found
             if settled:
                 keys = keys.filter(pc.invert(pc.is_in(keys, value_set=pa.concat_arrays(settled))))
             if 2 * len(keys) > left:
-                tried.newer.failed()
+                statistics.new_cell_scans.record_failure()
             else:
-                tried.newer.went()
-    yield from _parts(client, layout, keys, columns, span, tried)
+                statistics.new_cell_scans.record_success()
+    yield from _scan_or_get(client, layout, keys, columns, span, statistics)
 
 
-def _new(client: Client, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange) -> Iterator[Rows]:
+def _scan_new_rows(
+    client: HBaseClient, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange
+) -> Iterator[DecodedRows]:
     """Those of the rows that were put whole within a span, from its cells."""
     stop = keys[-1].as_py() + b"\0"
-    wanted = Scan(start=keys[0].as_py(), stop=stop, columns=layout.asked(columns), span=span)
+    wanted = ScanRequest(start=keys[0].as_py(), stop=stop, columns=layout.cells_to_read(columns), span=span)
     for cells in client.scan(layout.name, wanted):
-        marked = cells.keys.filter(pa.array(cells.newest(layout.mark or b"") >= 0))
+        marked = cells.keys.filter(pa.array(cells.newest_cells(layout.mark_column or b"") >= 0))
         both = marked.filter(pc.is_in(marked, value_set=keys))
-        yield only(read_cells(layout, cells, columns), both)
+        yield filter_rows(decode_rows(layout, cells, columns), both)
 
 
-def _parts(
-    client: Client, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange | None, tried: Tried
-) -> Iterator[Rows]:
+def _scan_or_get(
+    client: HBaseClient,
+    layout: Layout,
+    keys: pa.Array,
+    columns: Sequence[str],
+    span: TimeRange | None,
+    statistics: ScanStatistics,
+) -> Iterator[DecodedRows]:
     """The rows of keys (ascending), from all cells of a span."""
-    at, close = 0, tried.close
+    at, close = 0, statistics.dense_scans
     while at < len(keys):
-        if close.left or len(keys) - at < _FEW:
-            count = min(max(close.left, _FEW), len(keys) - at)
-            close.without(count)
+        if close.keys_to_skip or len(keys) - at < _MIN_KEYS_TO_SCAN:
+            count = min(max(close.keys_to_skip, _MIN_KEYS_TO_SCAN), len(keys) - at)
+            close.skip(count)
             yield read_rows(client, layout, keys.slice(at, count), columns, span)
             at += count
             continue
         start, stop, seen = keys[at].as_py(), keys[-1].as_py(), 0
-        wanted = Scan(start=start, stop=stop + b"\0", columns=layout.asked(columns), span=span)
+        wanted = ScanRequest(start=start, stop=stop + b"\0", columns=layout.cells_to_read(columns), span=span)
         with closing(client.scan(layout.name, wanted)) as replies:
             for cells in replies:
                 upto = bisect_right(keys, cells.keys[-1].as_py(), lo=at, key=lambda key: key.as_py())
-                yield only(read_cells(layout, cells, columns), keys.slice(at, upto - at))
+                yield filter_rows(decode_rows(layout, cells, columns), keys.slice(at, upto - at))
                 settled, at, seen = upto - at, upto, seen + cells.rows
-                if WORTH * settled < cells.rows:
-                    close.failed()
+                if SCAN_ROWS_PER_GET * settled < cells.rows:
+                    close.record_failure()
                     break
-                close.went()
+                close.record_success()
             else:
-                tried.scanned(start, stop, seen)
+                statistics.record_scan(start, stop, seen)
                 return
 
 
-def only(found: Rows, keys: pa.Array) -> Rows:
+def filter_rows(rows: DecodedRows, keys: pa.Array) -> DecodedRows:
     """Those of the rows that have these keys."""
-    which = pc.is_in(found.keys, value_set=keys)
+    which = pc.is_in(rows.keys, value_set=keys)
     if not pc.all(which, min_count=0).as_py():
-        found = Rows(found.rows.filter(which), found.keys.filter(which), found.rejects)
-    if found.rejects:
+        rows = DecodedRows(rows.rows.filter(which), rows.keys.filter(which), rows.rejected)
+    if rows.rejected:
         wanted = set(keys.to_pylist())
-        found = Rows(found.rows, found.keys, tuple(reject for reject in found.rejects if reject[0] in wanted))
-    return found
+        rows = DecodedRows(rows.rows, rows.keys, tuple(reject for reject in rows.rejected if reject[0] in wanted))
+    return rows

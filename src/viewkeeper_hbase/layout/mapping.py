@@ -28,53 +28,55 @@ from viewkeeper.model.encoding.key_decoding import FIELD_WIDTHS, Mask
 from viewkeeper.model.intake.rows import keys_table
 from viewkeeper.model.schema import Column, Table
 from viewkeeper_hbase.layout import value_encodings
-from viewkeeper_hbase.layout.layout import Layout, OrderedKeys, Place, RowKeys
-from viewkeeper_hbase.thrift.admin import Description
+from viewkeeper_hbase.layout.layout import ColumnCells, Layout, OrderedKeys, RowKeys
+from viewkeeper_hbase.thrift.admin import HBaseTableDescription
 from viewkeeper_hbase.thrift.request_encoder import split_column
 
 OPTIONS = ("hbase.table", "hbase.key", "hbase.columns", "hbase.encoding")
 
 
-def mapped(table: Table, options: Mapping[str, str]) -> Layout:
+def mapped_layout(table: Table, options: Mapping[str, str]) -> Layout:
     """The layout that a table's options describe."""
     where = f"Table {table.name}"
     if unknown := sorted(o for o in options if o.startswith("hbase.") and o not in OPTIONS):
         raise BadValue(f"{where}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
-    if table.initial:
+    if table.initial_values:
         raise Unsupported(
             f"{where} maps {options['hbase.table']}, which others write: a missing cell there is NULL, not a default.",
             hint="Add the column without DEFAULT; then ALTER COLUMN … SET DEFAULT for rows that are put here.",
         )
-    if table.narrower:
+    if table.narrower_types:
         raise Unsupported(
             f"{where} maps {options['hbase.table']}, whose cells are as others write them.",
             hint="Map it once more, as another table with the wider type.",
         )
     # Options name dropped columns too, whose families still say which rows there are.
-    rest = [c for c in table.places if c not in table.key_columns]
-    cells = _cells(where, rest, options.get("hbase.columns", ""))
-    written = _encodings(where, rest, options.get("hbase.encoding", "bytes"))
+    rest = [c for c in table.physical_columns if c not in table.key_columns]
+    cells = _parse_cells(where, rest, options.get("hbase.columns", ""))
+    written = _parse_encodings(where, rest, options.get("hbase.encoding", "bytes"))
     families = tuple(dict.fromkeys(split_column(cell)[0] for cell in cells.values()))
-    places = {c.name: Place(cells[_known(c)], written[_known(c)]) for c in table.columns if c in rest}
+    places = {c.name: ColumnCells(cells[_column_key(c)], written[_column_key(c)]) for c in table.columns if c in rest}
     if not families:
         raise BadValue(f"{where} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
     name = options["hbase.table"]
     name = name if ":" in name else f"default:{name}"
-    return Layout(table, name, False, _keys(table, options.get("hbase.key", "bytes")), places, None, families)
+    return Layout(
+        table, name, False, _row_key_encoding(table, options.get("hbase.key", "bytes")), places, None, families
+    )
 
 
-def check(layout: Layout, found: Description) -> list[str]:
+def check_mapping(layout: Layout, description: HBaseTableDescription) -> list[str]:
     """BadValue if the table lacks a mapped family; what its settings cannot promise, as warnings."""
     said = []
     for name in layout.families:
-        family = found.family(name)
+        family = description.family(name)
         text = name.decode(errors="replace")
         if family is None:
-            has = ", ".join(f.name.decode(errors="replace") for f in found.families)
+            has = ", ".join(f.name.decode(errors="replace") for f in description.families)
             raise BadValue(
                 f"The HBase table {layout.name} has no family {text}; it has {has}.", hint="Check hbase.columns."
             )
-        if not keeps_deletes(found, name):
+        if not has_deleted_cells(description, name):
             said.append(
                 f"{layout.name}: the family {text} does not keep deleted cells, so a delete that HBase compacts away"
                 " before it is captured is found by a rescan only. Set KEEP_DELETED_CELLS => 'TRUE'."
@@ -92,14 +94,14 @@ def check(layout: Layout, found: Description) -> list[str]:
     return said
 
 
-def keeps_deletes(found: Description, name: bytes) -> bool:
-    family = found.family(name)
+def has_deleted_cells(description: HBaseTableDescription, name: bytes) -> bool:
+    family = description.family(name)
     return family is not None and bool(family.keep_deleted_cells)
 
 
-def kept_versions(layout: Layout, found: Description) -> int:
+def readable_versions(layout: Layout, description: HBaseTableDescription) -> int:
     """How many versions of a row can be read; only 1 where deleted cells are not kept, or expire."""
-    families = [found.family(name) for name in layout.families]
+    families = [description.family(name) for name in layout.families]
     return min(
         (f.max_versions or 1) if f is not None and f.keep_deleted_cells and f.time_to_live is None else 1
         for f in families
@@ -109,13 +111,13 @@ def kept_versions(layout: Layout, found: Description) -> int:
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _cells(where: str, columns: Sequence[Column], text: str) -> dict[str, bytes]:
+def _parse_cells(where: str, columns: Sequence[Column], text: str) -> dict[str, bytes]:
     """By the name that users know, in lower case."""
     words = text.replace(",", " ").split()
     hint = "Write hbase.columns = 'cf:a cf:b', 'column=cf:a …' or 'cf:*'."
     if len(words) == 1 and words[0].endswith(":*"):
-        return {_known(c): words[0][:-1].encode() + c.outside.encode() for c in columns}
-    names = [_known(c) for c in columns]
+        return {_column_key(c): words[0][:-1].encode() + c.external_name.encode() for c in columns}
+    names = [_column_key(c) for c in columns]
     found: dict[str, bytes] = {}
     for at, word in enumerate(words):
         column, equals, cell = word.rpartition("=")
@@ -125,16 +127,16 @@ def _cells(where: str, columns: Sequence[Column], text: str) -> dict[str, bytes]
         if name not in names or ":" not in cell or cell.startswith(":"):
             raise BadValue(f"{where}: {word!r} in hbase.columns is no cell of a column.", hint=hint)
         found[name] = cell.encode()
-    if missing := [c.outside for c in columns if _known(c) not in found]:
+    if missing := [c.external_name for c in columns if _column_key(c) not in found]:
         raise BadValue(f"{where}: hbase.columns does not say where {missing[0]} is.", hint=hint)
     return found
 
 
-def _encodings(where: str, columns: Sequence[Column], text: str) -> dict[str, str]:
+def _parse_encodings(where: str, columns: Sequence[Column], text: str) -> dict[str, str]:
     """By the name that users know, in lower case."""
     words = text.replace(",", " ").split()
     general = next((w for w in words if "=" not in w), "bytes")
-    found = {_known(c): general for c in columns}
+    found = {_column_key(c): general for c in columns}
     for column, _, encoding in (w.partition("=") for w in words if "=" in w):
         if column.lower() not in found:
             raise BadValue(f"{where}: hbase.encoding names {column}, which is no column outside the key.")
@@ -148,14 +150,14 @@ def _encodings(where: str, columns: Sequence[Column], text: str) -> dict[str, st
     return found
 
 
-def _known(column: Column) -> str:
-    return column.outside.lower()
+def _column_key(column: Column) -> str:
+    return column.external_name.lower()
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-def _keys(table: Table, form: str) -> RowKeys:
+def _row_key_encoding(table: Table, form: str) -> RowKeys:
     word, _, delimiter = form.strip().partition(" ")
     delimiter = delimiter.strip()
     parts = table.key_columns
@@ -199,7 +201,7 @@ class BytesKeys:
             width = FIELD_WIDTHS.get(column.type)
             last = len(arrays) == len(self.table.key_columns) - 1
             short = lengths < at + (width or 0)
-            piece = _slice(keys, at, None if last else width)
+            piece = _slice_bytes(keys, at, None if last else width)
             array, wrong = value_encodings.decode("bytes", column.type, piece)
             bad |= short if wrong is None else short | wrong
             arrays.append(array)
@@ -247,7 +249,7 @@ class TextKeys:
         return _key_table(self.table, arrays), bad
 
 
-def _slice(keys: pa.Array, at: int, width: int | None) -> pa.Array:
+def _slice_bytes(keys: pa.Array, at: int, width: int | None) -> pa.Array:
     """Some bytes of every key: `width` from `at` on, or all of them; fewer where the key ends."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
     cuts = np.empty(2 * len(keys), np.int32)

@@ -19,7 +19,7 @@ from datetime import date, timedelta
 from viewkeeper.model import types
 from viewkeeper.model.encoding.keys import encode_key, successor
 from viewkeeper.model.filtered_table import Comparison
-from viewkeeper_hbase.layout.layout import Layout, OrderedKeys, Place
+from viewkeeper_hbase.layout.layout import ColumnCells, Layout, OrderedKeys
 
 _WIDTHS = {
     types.TINYINT: 1,
@@ -35,7 +35,7 @@ _EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PredicatePushdown:
     """What a scanner is given: a range of row keys (empty: no bound), a filter, and in words what they stand for."""
 
     start: bytes = b""
@@ -43,19 +43,19 @@ class Pushed:
     filter: bytes | None = None
     by_key: tuple[Comparison, ...] = ()
     by_value: tuple[Comparison, ...] = ()
-    left: tuple[Comparison, ...] = ()
+    residual: tuple[Comparison, ...] = ()
     """What is compared after the scan."""
 
 
-def push(layout: Layout, where: Sequence[Comparison]) -> Pushed:
+def push_down(layout: Layout, where: Sequence[Comparison]) -> PredicatePushdown:
     """The part of a selection that HBase can do."""
-    pushed = Pushed()
+    pushed = PredicatePushdown()
     filters: list[bytes] = []
     for one in where:
-        place = layout.places.get(one.column)
-        bounds = _range(layout, one)
-        plain = place is not None and place.initial is None and not place.narrower
-        text = _filter(place, one) if place is not None and plain else None
+        place = layout.column_cells.get(one.column)
+        bounds = _key_bounds(layout, one)
+        plain = place is not None and place.initial is None and not place.narrower_types
+        text = _value_filter(place, one) if place is not None and plain else None
         if bounds is not None:
             start, stop = bounds
             stops = [s for s in (pushed.stop, stop) if s]
@@ -69,42 +69,47 @@ def push(layout: Layout, where: Sequence[Comparison]) -> Pushed:
             filters.append(text)
             pushed = replace(pushed, by_value=(*pushed.by_value, one))
         else:
-            pushed = replace(pushed, left=(*pushed.left, one))
+            pushed = replace(pushed, residual=(*pushed.residual, one))
     return replace(pushed, filter=b" AND ".join(filters) or None)
 
 
-def joined(first: bytes | None, second: bytes | None) -> bytes | None:
+def combine_filters(first: bytes | None, second: bytes | None) -> bytes | None:
     """Both filters: the first one, which looks at whole rows, must see each cell before the second leaves it out."""
     if first is None or second is None:
         return first or second
     return b"(" + first + b") AND (" + second + b")"
 
 
-def scan_text(layout: Layout, columns: Sequence[str], where: Sequence[Comparison]) -> str:
+def describe_scan(layout: Layout, columns: Sequence[str], where: Sequence[Comparison]) -> str:
     """What a first load or a rescan asks of HBase."""
-    pushed = push(layout, where)
-    cells = [layout.places[c].cell.decode(errors="replace") for c in columns if c in layout.places]
-    some = layout.filter(columns) is not None
+    pushed = push_down(layout, where)
+    cells = [layout.column_cells[c].cell.decode(errors="replace") for c in columns if c in layout.column_cells]
+    some = layout.scan_filter(columns) is not None
     asked = f"cells {', '.join(cells)}" if some and cells else "row keys" if some else "all cells"
     parts = [f"scans of {layout.table.name} ask HBase for {asked} of {layout.name}"]
-    parts += [f"row keys with {_said(pushed.by_key)}"] if pushed.by_key else []
-    parts += [f"rows with {_said(pushed.by_value)}"] if pushed.by_value else []
-    parts += [f"{_said(pushed.left)} is looked at afterwards"] if pushed.left else []
+    parts += [f"row keys with {_comparisons_text(pushed.by_key)}"] if pushed.by_key else []
+    parts += [f"rows with {_comparisons_text(pushed.by_value)}"] if pushed.by_value else []
+    parts += [f"{_comparisons_text(pushed.residual)} is looked at afterwards"] if pushed.residual else []
     return "; ".join(parts)
 
 
-def _said(comparisons: Sequence[Comparison]) -> str:
+def _comparisons_text(comparisons: Sequence[Comparison]) -> str:
     return " and ".join(map(str, comparisons))
 
 
-def _range(layout: Layout, one: Comparison) -> tuple[bytes, bytes] | None:
+def _key_bounds(layout: Layout, comparison: Comparison) -> tuple[bytes, bytes] | None:
     table = layout.table
-    if not isinstance(layout.keys, OrderedKeys) or not table.key or one.op == "in" or one.type not in _IN_KEYS:
+    if (
+        not isinstance(layout.row_key_encoding, OrderedKeys)
+        or not table.key
+        or comparison.op == "in"
+        or comparison.type not in _IN_KEYS
+    ):
         return None
     part = table.key[0]
-    if part.column != one.column or part.descending:
+    if part.column != comparison.column or part.descending:
         return None
-    value = _EPOCH + timedelta(days=one.values[0]) if one.type == types.DATE else one.values[0]
+    value = _EPOCH + timedelta(days=comparison.values[0]) if comparison.type == types.DATE else comparison.values[0]
     at = encode_key(table, (value,))
     after = successor(at) or b""
     return {
@@ -113,45 +118,48 @@ def _range(layout: Layout, one: Comparison) -> tuple[bytes, bytes] | None:
         "<=": (b"", after),
         ">": (after, b""),
         ">=": (at, b""),
-    }[one.op]
+    }[comparison.op]
 
 
-def _filter(place: Place, one: Comparison) -> bytes | None:
-    if one.type in (types.STRING, types.BINARY):
-        values = [v.encode() if one.type == types.STRING else bytes.fromhex(v) for v in one.values]
-        tests = [_test(place, "=" if one.op == "in" else one.op, value) for value in values]
-    elif one.type in _WIDTHS and place.encoding == "bytes":
-        tests = [_number(place, "=" if one.op == "in" else one.op, v, _WIDTHS[one.type]) for v in one.values]
+def _value_filter(cells: ColumnCells, comparison: Comparison) -> bytes | None:
+    if comparison.type in (types.STRING, types.BINARY):
+        values = [v.encode() if comparison.type == types.STRING else bytes.fromhex(v) for v in comparison.values]
+        tests = [_cell_filter(cells, "=" if comparison.op == "in" else comparison.op, value) for value in values]
+    elif comparison.type in _WIDTHS and cells.encoding == "bytes":
+        tests = [
+            _number_filter(cells, "=" if comparison.op == "in" else comparison.op, v, _WIDTHS[comparison.type])
+            for v in comparison.values
+        ]
     else:
         return None
     return tests[0] if len(tests) == 1 else b"(" + b" OR ".join(tests) + b")"
 
 
-def _number(place: Place, op: str, value: int, width: int) -> bytes:
+def _number_filter(cells: ColumnCells, op: str, value: int, width: int) -> bytes:
     least, most = -(1 << (8 * width - 1)), (1 << (8 * width - 1)) - 1
 
     def test(sign: str, number: int) -> bytes:
-        return _test(place, sign, number.to_bytes(width, "big", signed=True))
+        return _cell_filter(cells, sign, number.to_bytes(width, "big", signed=True))
 
     if op == "=":
         return test("=", value)
     upward = op in (">", ">=")
     if value >= 0:  # up: between it and the greatest; down: below it, or negative
         both = (test(op, value), test("<=", most)) if upward else (test(op, value), test(">=", least))
-        return _both(both, b" AND " if upward else b" OR ")
+        return _combine(both, b" AND " if upward else b" OR ")
     both = (test(op, value), test("<=", most)) if upward else (test(op, value), test(">=", least))
-    return _both(both, b" OR " if upward else b" AND ")
+    return _combine(both, b" OR " if upward else b" AND ")
 
 
-def _both(tests: tuple[bytes, bytes], word: bytes) -> bytes:
+def _combine(tests: tuple[bytes, bytes], word: bytes) -> bytes:
     return b"(" + word.join(tests) + b")"
 
 
-def _test(place: Place, op: str, value: bytes) -> bytes:
-    family, _, qualifier = place.cell.partition(b":")
-    names = b"'" + _escaped(family) + b"', '" + _escaped(qualifier) + b"', "
-    return b"SingleColumnValueFilter(" + names + op.encode() + b", 'binary:" + _escaped(value) + b"', true, true)"
+def _cell_filter(cells: ColumnCells, op: str, value: bytes) -> bytes:
+    family, _, qualifier = cells.cell.partition(b":")
+    names = b"'" + _escape(family) + b"', '" + _escape(qualifier) + b"', "
+    return b"SingleColumnValueFilter(" + names + op.encode() + b", 'binary:" + _escape(value) + b"', true, true)"
 
 
-def _escaped(text: bytes) -> bytes:
+def _escape(text: bytes) -> bytes:
     return text.replace(b"'", b"''")

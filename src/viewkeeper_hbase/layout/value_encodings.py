@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from viewkeeper.model import types
 from viewkeeper.model.arrow_buffers import one_chunk
-from viewkeeper.model.encoding.key_decoding import Mask, utf8
+from viewkeeper.model.encoding.key_decoding import Mask, decode_utf8
 from viewkeeper.model.types import Type
 
 ENCODINGS = ("bytes", "text")
@@ -43,7 +43,7 @@ _NUMBERS = {
 }
 
 
-WIDER = {type_: tuple(other for other in _NUMBERS if types.widens(type_, other)) for type_ in _NUMBERS}
+WIDER_TYPES = {type_: tuple(other for other in _NUMBERS if types.is_widening(type_, other)) for type_ in _NUMBERS}
 """The types that a column's may become while a process knows it as it was."""
 
 
@@ -66,49 +66,51 @@ def encode(encoding: str, type_name: Type, values: Any) -> pa.Array:
         width = int(form[1])
         numbers = np.frombuffer(array.buffers()[1], f"<{form}", len(array), array.offset * width)
         matrix = numbers.astype(f">{form}").view(np.uint8).reshape(-1, width)
-    return _uniform(matrix, array)
+    return _from_byte_matrix(matrix, array)
 
 
 def decode(
-    encoding: str, type_name: Type, cells: pa.Array, narrower: Sequence[Type] = ()
+    encoding: str, type_name: Type, cells: pa.Array, narrower_types: Sequence[Type] = ()
 ) -> tuple[pa.Array, Mask | None]:
     """Cells as a column's values, and which of them cannot be read (those become null). `narrower`: types with which
     cells were written before, or are by a process that knows the table as it is now; the length of a number tells its
     type, text and decimals tell all that is needed."""
-    for before in narrower if encoding == "bytes" else ():
+    for before in narrower_types if encoding == "bytes" else ():
         mine = pc.equal(pc.binary_length(cells), int(_NUMBERS[before][1])) if before in _NUMBERS else None
         if mine is not None and pc.any(mine).as_py():
             mine = mine.fill_null(False)
             read, _ = decode(encoding, before, pc.if_else(mine, cells, pa.scalar(None, pa.binary())))
-            rest, wrong = decode(encoding, type_name, pc.if_else(mine, pa.scalar(None, pa.binary()), cells), narrower)
-            fitting, failed = _rescaled(read, types.arrow(type_name))
+            rest, wrong = decode(
+                encoding, type_name, pc.if_else(mine, pa.scalar(None, pa.binary()), cells), narrower_types
+            )
+            fitting, failed = _rescale(read, types.arrow(type_name))
             if failed.any():
                 wrong = failed if wrong is None else wrong | failed
             return pc.if_else(mine, fitting, rest), wrong
     if type_name == types.BINARY:
         return cells, None
     if type_name == types.STRING:
-        strings, wrong = utf8(cells)
-        return (strings, None) if not wrong.any() else (_without(strings, wrong), wrong)
+        strings, wrong = decode_utf8(cells)
+        return (strings, None) if not wrong.any() else (_mask_nulls(strings, wrong), wrong)
     if encoding == "text":
-        array, wrong = _parsed(cells, type_name)
+        array, wrong = _parse_text(cells, type_name)
         return array, wrong if wrong.any() else None
     if types.decimal_digits(type_name):
-        return _decimals(cells, type_name)
+        return _decode_decimals(cells, type_name)
     width = 1 if type_name == types.BOOLEAN else int(_NUMBERS[type_name][1])
     lengths = np.asarray(pc.fill_null(pc.binary_length(cells), width))
     wrong = lengths != width
     if wrong.any():
-        cells = _without(cells, wrong)
-    dense = _dense(cells, width)
+        cells = _mask_nulls(cells, wrong)
+    dense = _byte_matrix(cells, width)
     if type_name == types.BOOLEAN:
         return pa.array(dense[:, 0] != 0, mask=np.asarray(cells.is_null())), wrong if wrong.any() else None
     form = _NUMBERS[type_name]
     numbers = np.ascontiguousarray(dense).view(f">{form}").reshape(-1).astype(f"<{form}")
-    return _from(types.arrow(type_name), numbers, cells), wrong if wrong.any() else None
+    return _from_buffer(types.arrow(type_name), numbers, cells), wrong if wrong.any() else None
 
 
-def _parsed(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask]:
+def _parse_text(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask]:
     """Text as values. Where some of it cannot be parsed, halves are tried until the culprits are alone."""
     arrow = types.arrow(type_name)
     try:
@@ -117,54 +119,56 @@ def _parsed(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask]:
         if len(cells) == 1:
             return pa.nulls(1, arrow), np.ones(1, bool)
         half = len(cells) // 2
-        first, second = _parsed(cells.slice(0, half), type_name), _parsed(cells.slice(half), type_name)
+        first, second = _parse_text(cells.slice(0, half), type_name), _parse_text(cells.slice(half), type_name)
         return pa.concat_arrays([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
-def _decimals(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask | None]:
+def _decode_decimals(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask | None]:
     """Scale and unscaled value, each cell with its own."""
     arrow = types.arrow(type_name)
     lengths = np.asarray(pc.fill_null(pc.binary_length(cells), 20))
     wrong = (lengths < 5) | (lengths > 20)
     if wrong.any():
-        cells = _without(cells, wrong)
+        cells = _mask_nulls(cells, wrong)
         lengths = np.where(wrong, 20, lengths)
     if (lengths == 20).all():
-        dense = _dense(cells, 20)
+        dense = _byte_matrix(cells, 20)
         scales = np.ascontiguousarray(dense[:, :4]).view(">i4").reshape(-1)
         unscaled = dense[:, 4:]
     else:
-        scales, unscaled = _ragged(cells, lengths)
+        scales, unscaled = _decode_ragged_decimals(cells, lengths)
     present = np.asarray(cells.is_valid())
     words = np.ascontiguousarray(unscaled).view(">u8").reshape(-1, 2)[:, ::-1].astype("<u8")
     if (scales[present] == arrow.scale).all():
-        return _from(arrow, np.ascontiguousarray(words), cells), wrong if wrong.any() else None
+        return _from_buffer(arrow, np.ascontiguousarray(words), cells), wrong if wrong.any() else None
     out: pa.Array = pa.nulls(len(cells), arrow)
     for scale in np.unique(scales[present]):
         mine = present & (scales == scale)
         if not 0 <= int(scale) <= 38:
             wrong = wrong | mine
             continue
-        part = _from(pa.decimal128(38, int(scale)), np.ascontiguousarray(words), cells)
-        rescaled, failed = _rescaled(part.filter(pa.array(mine)), arrow)
+        part = _from_buffer(pa.decimal128(38, int(scale)), np.ascontiguousarray(words), cells)
+        rescaled, failed = _rescale(part.filter(pa.array(mine)), arrow)
         places = np.flatnonzero(mine)
         wrong[places[failed]] = True
         out = pc.replace_with_mask(out, pa.array(mine), rescaled)
     return out, wrong if wrong.any() else None
 
 
-def _rescaled(values: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+def _rescale(values: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
     try:
         return values.cast(arrow), np.zeros(len(values), bool)
     except pa.ArrowInvalid:
         if len(values) == 1:
             return pa.nulls(1, arrow), np.ones(1, bool)
         half = len(values) // 2
-        first, second = _rescaled(values.slice(0, half), arrow), _rescaled(values.slice(half), arrow)
+        first, second = _rescale(values.slice(0, half), arrow), _rescale(values.slice(half), arrow)
         return pa.concat_arrays([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
-def _ragged(cells: pa.Array, lengths: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
+def _decode_ragged_decimals(
+    cells: pa.Array, lengths: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
     """Decimals of several lengths: their scales, and their unscaled values widened to 16 bytes by the sign."""
     filled = pc.fill_null(cells, bytes(20))
     offsets = np.frombuffer(filled.buffers()[1], np.int32, len(filled) + 1, filled.offset * 4).astype(np.int64)
@@ -177,7 +181,7 @@ def _ragged(cells: pa.Array, lengths: npt.NDArray[Any]) -> tuple[npt.NDArray[Any
     return scales, np.where(inside, data[np.maximum(places, 0)], sign[:, None])
 
 
-def _dense(cells: pa.Array, width: int) -> npt.NDArray[np.uint8]:
+def _byte_matrix(cells: pa.Array, width: int) -> npt.NDArray[np.uint8]:
     """Cells of one width as a matrix; what a null holds does not matter."""
     filled = pc.fill_null(cells, bytes(width)) if cells.null_count else cells
     if not len(filled):
@@ -186,14 +190,14 @@ def _dense(cells: pa.Array, width: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(filled.buffers()[2], np.uint8, len(filled) * width, first).reshape(-1, width)
 
 
-def _from(arrow: pa.DataType, values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
+def _from_buffer(arrow: pa.DataType, values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
     valid = None
     if like.null_count:
         valid = pa.py_buffer(np.packbits(np.asarray(like.is_valid()), bitorder="little"))
     return pa.Array.from_buffers(arrow, len(like), [valid, pa.py_buffer(values)])
 
 
-def _uniform(matrix: npt.NDArray[np.uint8], like: pa.Array) -> pa.Array:
+def _from_byte_matrix(matrix: npt.NDArray[np.uint8], like: pa.Array) -> pa.Array:
     rows, width = matrix.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
     valid = None
@@ -203,5 +207,5 @@ def _uniform(matrix: npt.NDArray[np.uint8], like: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
-def _without(array: pa.Array, wrong: Mask) -> pa.Array:
+def _mask_nulls(array: pa.Array, wrong: Mask) -> pa.Array:
     return pc.if_else(pa.array(wrong), pa.scalar(None, array.type), array)

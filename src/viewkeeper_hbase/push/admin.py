@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from viewkeeper.errors import StoreError
-from viewkeeper_hbase.devserver.processes import HBASE
-from viewkeeper_hbase.devserver.server import JVM
+from viewkeeper_hbase.devserver.processes import HBASE_PROGRAM
+from viewkeeper_hbase.devserver.server import JVM_OPTIONS
 from viewkeeper_hbase.push import endpoint_jar
-from viewkeeper_hbase.push.settings import PREFIX, Agreed
+from viewkeeper_hbase.push.settings import PREFIX, PushAgreement
 
 _MAIN = "viewkeeper.push.PushAdmin"
 _TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
-class Queue:
+class QueuedWalStatus:
     """A WAL that a server has to ship, up to where it has, and how long it is (-1: its file is gone)."""
 
     server: str
@@ -34,18 +34,18 @@ class Queue:
     length: int
 
     @property
-    def held(self) -> int:
+    def unshipped_bytes(self) -> int:
         """Bytes that HBase keeps for the peer's sake."""
         return max(0, self.length - self.position)
 
     @property
-    def shipped(self) -> str:
+    def shipped_text(self) -> str:
         """How far it is shipped, in words."""
         return f"{self.position:,} of {self.length:,}" if self.length >= 0 else "gone before it was shipped"
 
 
 @dataclass(frozen=True)
-class Peer:
+class PeerStatus:
     """A peer as HBase has it."""
 
     state: str
@@ -55,13 +55,13 @@ class Peer:
     namespaces: tuple[str, ...]
     tables: tuple[str, ...]
     servers: tuple[str, ...]
-    queues: tuple[Queue, ...]
+    queues: tuple[QueuedWalStatus, ...]
     lag: int
     """Milliseconds, of the server that is furthest behind."""
 
 
 @dataclass(frozen=True)
-class Admin:
+class PushAdmin:
     """How to reach HBase as its administrator."""
 
     conf: Path
@@ -69,30 +69,32 @@ class Admin:
     classpath: str | None = None
     """HBase's own, as `hbase classpath` prints it; None: the jars that `vk hbase start` uses."""
 
-    def enable(self, agreed: Agreed, secret: bytes | None, secret_file: str | None, ca: str | None, pause: int) -> None:
+    def enable(
+        self, agreement: PushAgreement, secret: bytes | None, secret_file: str | None, ca: str | None, pause: int
+    ) -> None:
         """Add the peer, or change it to what is agreed, and let it send."""
-        said = [f"namespace={name}" for name in agreed.namespaces] + [f"table={name}" for name in agreed.tables]
-        said += [f"{PREFIX}receivers={','.join(agreed.receivers)}", f"{PREFIX}pause={pause}"]
+        said = [f"namespace={name}" for name in agreement.namespaces] + [f"table={name}" for name in agreement.tables]
+        said += [f"{PREFIX}receivers={','.join(agreement.receivers)}", f"{PREFIX}pause={pause}"]
         said += [f"{PREFIX}ca={ca}"] if ca else []
         if secret_file:
             said.append(f"{PREFIX}secret.file={secret_file}")
         # The secret goes in by standard input: a command line is for everybody to see.
-        self._run("enable", agreed.peer, said, None if secret_file or secret is None else secret.decode())
+        self._run_java("enable", agreement.peer, said, None if secret_file or secret is None else secret.decode())
 
     def disable(self, peer: str) -> None:
-        self._run("disable", peer)
+        self._run_java("disable", peer)
 
     def remove(self, peer: str) -> None:
-        self._run("remove", peer)
+        self._run_java("remove", peer)
 
-    def status(self, peer: str) -> Peer:
+    def status(self, peer: str) -> PeerStatus:
         found: dict[str, list[list[str]]] = {}
-        for line in self._run("status", peer).splitlines():
+        for line in self._run_java("status", peer).splitlines():
             what, *rest = line.split(" ")
             found.setdefault(what, []).append(rest)
-        queues = tuple(Queue(q[0], q[1], q[2], int(q[3]), int(q[4])) for q in found.get("queue", []))
+        queues = tuple(QueuedWalStatus(q[0], q[1], q[2], int(q[3]), int(q[4])) for q in found.get("queue", []))
         config = {one[0]: " ".join(one[1:]) for one in found.get("config", [])}
-        return Peer(
+        return PeerStatus(
             found["peer"][0][0],
             found.get("epoch", [["?"]])[0][0],
             config.get(f"{PREFIX}receivers", ""),
@@ -103,42 +105,45 @@ class Admin:
             max((int(one[1]) for one in found.get("lag", [])), default=0),
         )
 
-    def _run(self, what: str, peer: str, more: Sequence[str] = (), said: str | None = None) -> str:
+    def _run_java(
+        self, action: str, peer: str, arguments: Sequence[str] = (), standard_input: str | None = None
+    ) -> str:
         if not (self.conf / "hbase-site.xml").exists():
             raise StoreError(
                 f"{self.conf} has no hbase-site.xml.", hint="Name the configuration directory of HBase with --conf."
             )
-        classes = self.classpath.strip() if self.classpath else f"{HBASE.lib()}/*"
+        classes = self.classpath.strip() if self.classpath else f"{HBASE_PROGRAM.fetch_jars()}/*"
         command = [
-            HBASE.java(),
-            *JVM,
+            HBASE_PROGRAM.java_command(),
+            *JVM_OPTIONS,
             "-Dviewkeeper.log=/dev/null",
             "-cp",
-            f"{self.conf}:{endpoint_jar.jar()}:{classes}",
+            f"{self.conf}:{endpoint_jar.find_jar()}:{classes}",
             _MAIN,
         ]
         try:
             done = subprocess.run(
-                [*command, what, peer, *more],
-                input=said or "",
+                [*command, action, peer, *arguments],
+                input=standard_input or "",
                 capture_output=True,
                 text=True,
                 timeout=_TIMEOUT,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise StoreError(f"HBase did not {what} the peer {peer} within {_TIMEOUT:.0f} s.") from None
+            raise StoreError(f"HBase did not {action} the peer {peer} within {_TIMEOUT:.0f} s.") from None
         if done.returncode != 0:
             raise StoreError(
-                f"HBase did not {what} the peer {peer}: {_reason(done.stderr)}", hint="See docs/how-to/hbase-push.md."
+                f"HBase did not {action} the peer {peer}: {_failure_reason(done.stderr)}",
+                hint="See docs/how-to/hbase-push.md.",
             )
         return done.stdout
 
 
-def install(directory: Path) -> Path:
+def install_jar(directory: Path) -> Path:
     """Put the jar where the class path of master and region servers has it."""
-    source = endpoint_jar.jar()
-    target = directory / endpoint_jar.NAME
+    source = endpoint_jar.find_jar()
+    target = directory / endpoint_jar.JAR_NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(f".{target.name}.new")
@@ -149,7 +154,7 @@ def install(directory: Path) -> Path:
     return target
 
 
-def _reason(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if "Exception" in line or "Error" in line]
-    first = next((line for line in lines if not line.startswith("at ")), said.strip()[-300:] or "no reason was given")
+def _failure_reason(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if "Exception" in line or "Error" in line]
+    first = next((line for line in lines if not line.startswith("at ")), output.strip()[-300:] or "no reason was given")
     return re.sub(r"^Exception in thread \"main\" ", "", first)[:400]

@@ -12,159 +12,167 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from viewkeeper.errors import StoreError, Unsupported, ViewkeeperError
-from viewkeeper_hbase.cached_state import Known
+from viewkeeper_hbase.cached_state import StateCache
 from viewkeeper_hbase.layout.layout_cache import Layouts
 from viewkeeper_hbase.metadata import MetaTable
 from viewkeeper_hbase.push import settings
 from viewkeeper_hbase.push.arrivals import Arrivals
-from viewkeeper_hbase.push.completeness import Reached
-from viewkeeper_hbase.push.inflow import Inflow
-from viewkeeper_hbase.push.settings import Agreed
+from viewkeeper_hbase.push.completeness import Completeness
+from viewkeeper_hbase.push.inflow import PushInflow
+from viewkeeper_hbase.push.settings import PushAgreement
 from viewkeeper_hbase.push.spool import Spool
 
 LOG = logging.getLogger("viewkeeper.push")
 
-POLL_PAUSE = 0.1
+WINDOW_POLL_INTERVAL = 0.1
 """Seconds between two looks for changes, where nobody tells."""
 
-PUSH_PAUSE, IDLE_PAUSE = 1.0, 5.0
+PUSH_POLL_INTERVAL, IDLE_POLL_INTERVAL = 1.0, 5.0
 """Seconds between two where what is pushed tells, and when nothing has come for long."""
 
-_LOOKED = 5.0
-_WAITED = 1.0
-_TOLD = 60.0
+_AGREEMENT_INTERVAL = 5.0
+_SERVER_WAIT_TIMEOUT = 1.0
+_STATUS_INTERVAL = 60.0
 
 
-class Attached:
+class PushAttachment:
     """Joins the feed's arrivals with what is agreed."""
 
-    def __init__(self, records: MetaTable, known: Known, layouts: Layouts, state: str, capture: str) -> None:
-        self._records, self._known, self._layouts = records, known, layouts
+    def __init__(
+        self, meta_table: MetaTable, state_cache: StateCache, layouts: Layouts, state: str, capture: str
+    ) -> None:
+        self._meta_table, self._state_cache, self._layouts = meta_table, state_cache, layouts
         self._state, self._capture = state, capture
         self.arrivals = Arrivals()
-        self.arrivals.on_reach = self._reached
-        self._agreed: Agreed | None = None
-        self._looked = 0.0
-        self._told: tuple[bool, tuple[str, ...], float] | None = None
-        self._without: tuple[int, list[str]] = -1, []
-        self._came = time.monotonic()
-        self._began = False
-        self.on_news: Callable[[], None] | None = None
-        self.pause = POLL_PAUSE
+        self.arrivals.on_completeness = self._record_completeness
+        self._agreement: PushAgreement | None = None
+        self._agreement_read_at = 0.0
+        self._last_status: tuple[bool, tuple[str, ...], float] | None = None
+        self._unwanted_cache: tuple[int, list[str]] = -1, []
+        self._last_arrival = time.monotonic()
+        self._is_attached = False
+        self.on_changes: Callable[[], None] | None = None
+        self.poll_interval = WINDOW_POLL_INTERVAL
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether everything came, when last asked: what comes then tells of itself."""
-        return self._told is not None and self._told[0]
+        return self._last_status is not None and self._last_status[0]
 
     def begin(self) -> None:
         """This process maintains from now on."""
-        self._began = True
-        self.follow(now=True)
+        self._is_attached = True
+        self.attach_agreement(at_once=True)
         if self._capture == "push" and self.arrivals.inflow is None:
             raise Unsupported(
-                f"capture=push, and HBase pushes nothing to the database {self._records.namespace}.",
+                f"capture=push, and HBase pushes nothing to the database {self._meta_table.namespace}.",
                 hint="vk hbase push enable makes it so; capture=auto does without.",
             )
 
-    def follow(self, *, now: bool = False) -> None:
+    def attach_agreement(self, *, at_once: bool = False) -> None:
         """Attach what is agreed by now, if it is another than before."""
-        if not self._began or self._capture == "poll" or (not now and time.monotonic() - self._looked < _LOOKED):
+        if (
+            not self._is_attached
+            or self._capture == "poll"
+            or (not at_once and time.monotonic() - self._agreement_read_at < _AGREEMENT_INTERVAL)
+        ):
             return
-        self._looked = time.monotonic()
-        note = self._records.note(settings.NOTE)
-        agreed = None if note is None else Agreed.from_json(note)
-        if agreed == self._agreed:
+        self._agreement_read_at = time.monotonic()
+        note = self._meta_table.read_note(settings.AGREEMENT_NOTE)
+        agreed = None if note is None else PushAgreement.from_json(note)
+        if agreed == self._agreement:
             return
         self._detach()
         if agreed is None:
             return
-        directory = settings.place(self._state)
+        directory = settings.push_directory(self._state)
         try:
-            inflow = Inflow(agreed, Spool(directory), settings.secret(directory), self._unwanted)
+            inflow = PushInflow(agreed, Spool(directory), settings.read_secret(directory), self._unwanted_tables)
         except ViewkeeperError as error:
             if self._capture == "push":
                 raise
             LOG.warning("changes are not pushed: %s", error)
-            self._tell(Reached(False, str(error)))
-            self._agreed = agreed
+            self._write_status(Completeness(False, str(error)))
+            self._agreement = agreed
             return
-        self._agreed, self.arrivals.inflow = agreed, inflow
-        published = self._known.published()
+        self._agreement, self.arrivals.inflow = agreed, inflow
+        published = self._state_cache.published_batch()
         if published is not None:
-            self.arrivals.committed(published.batch.cut, published.batch.seen.values())
-        inflow.on_news(self._news)
+            self.arrivals.record_commit(published.batch.cut, published.batch.capture_marks.values())
+        inflow.on_changes(self._notify_changes)
         self._wait_for_servers(inflow)
 
     def end(self) -> None:
-        self._began = False
+        self._is_attached = False
         self._detach()
 
-    def truncate(self, upto: int) -> None:
+    def truncate(self, up_to: int) -> None:
         if self.arrivals.inflow is not None:
-            self.arrivals.inflow.truncate(upto)
+            self.arrivals.inflow.truncate(up_to)
 
-    def _wait_for_servers(self, inflow: Inflow) -> None:
+    def _wait_for_servers(self, inflow: PushInflow) -> None:
         """Region servers call again a moment after a receiver has come back: a first batch need not do without them."""
-        deadline = time.monotonic() + _WAITED
+        deadline = time.monotonic() + _SERVER_WAIT_TIMEOUT
         while inflow.receivers and not inflow.receivers[0].servers and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _unwanted(self) -> list[str]:
+    def _unwanted_tables(self) -> list[str]:
         """The tables whose changes nobody asks for: views, and the database's own."""
-        catalog = self._known.defined
-        version, names = self._without
+        catalog = self._state_cache.cached_catalog
+        version, names = self._unwanted_cache
         if version != catalog.version or not names:
             views = (v.table for v in catalog.views if v.table.is_stored)
-            names = [self._records.table, *(self._layouts.of(table).name for table in views)]
-            self._without = catalog.version, names
+            names = [self._meta_table.table, *(self._layouts.layout_of(table).name for table in views)]
+            self._unwanted_cache = catalog.version, names
         return names
 
-    def _news(self) -> None:
-        self._came = time.monotonic()
-        if self.on_news is not None:
-            self.on_news()
+    def _notify_changes(self) -> None:
+        self._last_arrival = time.monotonic()
+        if self.on_changes is not None:
+            self.on_changes()
 
-    def _reached(self, found: Reached) -> None:
-        idle = (time.monotonic() - self._came) / 2
-        self.pause = min(max(idle, PUSH_PAUSE), IDLE_PAUSE) if found.complete else POLL_PAUSE
+    def _record_completeness(self, completeness: Completeness) -> None:
+        idle = (time.monotonic() - self._last_arrival) / 2
+        self.poll_interval = (
+            min(max(idle, PUSH_POLL_INTERVAL), IDLE_POLL_INTERVAL) if completeness.complete else WINDOW_POLL_INTERVAL
+        )
         if (
-            self._told is None
-            or self._told[:2] != (found.complete, found.lost)
-            or time.monotonic() - self._told[2] > _TOLD
+            self._last_status is None
+            or self._last_status[:2] != (completeness.complete, completeness.lost)
+            or time.monotonic() - self._last_status[2] > _STATUS_INTERVAL
         ):
-            self._tell(found)
+            self._write_status(completeness)
 
-    def _tell(self, found: Reached) -> None:
-        if self._told is not None and self._told[0] != found.complete:
-            LOG.info("changes are %s", "pushed" if found.complete else f"scanned for: {found.reason}")
-        if found.lost and (self._told is None or self._told[1] != found.lost):
-            LOG.warning("every table is compared with its image: %s", found.reason)
-        self._told = found.complete, found.lost, time.monotonic()
+    def _write_status(self, completeness: Completeness) -> None:
+        if self._last_status is not None and self._last_status[0] != completeness.complete:
+            LOG.info("changes are %s", "pushed" if completeness.complete else f"scanned for: {completeness.reason}")
+        if completeness.lost and (self._last_status is None or self._last_status[1] != completeness.lost):
+            LOG.warning("every table is compared with its image: %s", completeness.reason)
+        self._last_status = completeness.complete, completeness.lost, time.monotonic()
         inflow = self.arrivals.inflow
         with suppress(StoreError):
-            self._records.put_note(
-                settings.STATUS,
+            self._meta_table.put_note(
+                settings.STATUS_NOTE,
                 {
-                    "by": "push" if found.complete else "windows",
-                    "reason": found.reason,
+                    "by": "push" if completeness.complete else "windows",
+                    "reason": completeness.reason,
                     "time": time.time(),
-                    "spooled": 0 if inflow is None else inflow.segments,
+                    "spooled": 0 if inflow is None else inflow.segment_count,
                 },
             )
 
     def _detach(self) -> None:
-        inflow, self.arrivals.inflow, self._agreed = self.arrivals.inflow, None, None
-        self._told, self.pause = None, POLL_PAUSE
+        inflow, self.arrivals.inflow, self._agreement = self.arrivals.inflow, None, None
+        self._last_status, self.poll_interval = None, WINDOW_POLL_INTERVAL
         if inflow is not None:
             inflow.close()
             with suppress(StoreError):
-                self._records.put_note(settings.STATUS, None)
+                self._meta_table.put_note(settings.STATUS_NOTE, None)
 
 
-def capture_text(records: MetaTable) -> str:
+def describe_capture(meta_table: MetaTable) -> str:
     """How who maintains finds changes just now, as its note says."""
-    note = records.note(settings.STATUS)
+    note = meta_table.read_note(settings.STATUS_NOTE)
     if note is None:
         return "windows of time"
     return "pushed by HBase" if note["by"] == "push" else f"windows of time: {note['reason']}"

@@ -26,21 +26,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-Marks = Mapping[str, Mapping[str, int]]
+WalLengths = Mapping[str, Mapping[str, int]]
 """By region server: by WAL, its length."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class WalMarks:
     """What the region servers said in step 1. `clock`: that of the one which is furthest ahead, in milliseconds; None
     if not all of them told."""
 
-    marks: Marks
+    marks: WalLengths
     clock: int | None = None
 
 
 @dataclass(frozen=True)
-class Queued:
+class QueuedWal:
     """A WAL in a queue of the peer, shipped up to a position."""
 
     server: str
@@ -50,15 +50,15 @@ class Queued:
 
 
 @dataclass(frozen=True)
-class Listing:
+class QueueListing:
     """The queues, and the servers that live, at one time."""
 
-    live: frozenset[str]
-    queued: tuple[Queued, ...]
+    live_servers: frozenset[str]
+    queued_wals: tuple[QueuedWal, ...]
 
 
 @dataclass(frozen=True)
-class Reached:
+class Completeness:
     """The outcome: everything has come, or why that is not known."""
 
     complete: bool
@@ -68,11 +68,11 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingChanges:
     """What is not known to have come. `soon`: it is being shipped, and takes no longer than that."""
 
     text: str
-    soon: bool = False
+    is_shipping: bool = False
 
 
 _CLOCK = "clock"
@@ -85,7 +85,7 @@ def read_marks(text: str) -> tuple[dict[str, int], int | None]:
     return {wal: int(length) for wal, length in lines.items()}, None if clock is None else int(clock)
 
 
-def read_listing(text: str) -> Listing:
+def read_listing(text: str) -> QueueListing:
     """The lines of an answer to step 2."""
     live, queued = set(), []
     for line in text.splitlines():
@@ -93,15 +93,17 @@ def read_listing(text: str) -> Listing:
         if what == "live":
             live.add(rest[0])
         elif what == "queue":
-            queued.append(Queued(rest[0], rest[1], rest[2], int(rest[3])))
-    return Listing(frozenset(live), tuple(queued))
+            queued.append(QueuedWal(rest[0], rest[1], rest[2], int(rest[3])))
+    return QueueListing(frozenset(live), tuple(queued))
 
 
-def later(listing: Listing, own: Sequence[Listing]) -> Listing:
+def update_listing(listing: QueueListing, own_listings: Sequence[QueueListing]) -> QueueListing:
     """A listing with what servers said of their own queues after it."""
-    told = [one for each in own for one in each.queued]
+    told = [one for each in own_listings for one in each.queued_wals]
     known = {(one.server, one.queue) for one in told}
-    return Listing(listing.live, (*(one for one in listing.queued if (one.server, one.queue) not in known), *told))
+    return QueueListing(
+        listing.live_servers, (*(one for one in listing.queued_wals if (one.server, one.queue) not in known), *told)
+    )
 
 
 def read_lost(text: str) -> tuple[str, ...]:
@@ -109,38 +111,38 @@ def read_lost(text: str) -> tuple[str, ...]:
     return tuple(sorted(line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("lost ")))
 
 
-def missing(peer: str, marks: Marks, listing: Listing) -> Missing | None:
+def find_missing(peer: str, marks: WalLengths, listing: QueueListing) -> MissingChanges | None:
     """Step 3: what is not known to have come; None if everything is."""
-    unasked = sorted(listing.live - set(marks))
+    unasked = sorted(listing.live_servers - set(marks))
     if unasked:
-        return Missing(f"region server {unasked[0]} is not connected")
-    for one in listing.queued:
+        return MissingChanges(f"region server {unasked[0]} is not connected")
+    for one in listing.queued_wals:
         if one.queue != peer:
-            return Missing(f"WALs of a region server that is gone are being shipped ({one.queue})")
+            return MissingChanges(f"WALs of a region server that is gone are being shipped ({one.queue})")
         if one.server not in marks:
-            return Missing(f"the WALs of region server {one.server}, which is gone, wait to be claimed")
+            return MissingChanges(f"the WALs of region server {one.server}, which is gone, wait to be claimed")
         lengths = marks[one.server]
         if one.wal in lengths:
             if one.position < lengths[one.wal]:
-                return Missing(
-                    f"{one.server} has shipped {one.position} of {lengths[one.wal]} bytes of a WAL", soon=True
+                return MissingChanges(
+                    f"{one.server} has shipped {one.position} of {lengths[one.wal]} bytes of a WAL", is_shipping=True
                 )
         elif not _is_newer(one.wal, lengths):
-            return Missing(f"{one.server} has an older WAL to ship", soon=True)
-    queued = {(one.server, _group(one.wal)) for one in listing.queued}
+            return MissingChanges(f"{one.server} has an older WAL to ship", is_shipping=True)
+    queued = {(one.server, _wal_group(one.wal)) for one in listing.queued_wals}
     for server, lengths in marks.items():
-        if lacking := [wal for wal in lengths if (server, _group(wal)) not in queued]:
-            return Missing(f"the WAL {lacking[0]} of {server} is in no queue of the peer")
+        if lacking := [wal for wal in lengths if (server, _wal_group(wal)) not in queued]:
+            return MissingChanges(f"the WAL {lacking[0]} of {server} is in no queue of the peer")
     return None
 
 
 def _is_newer(wal: str, lengths: Mapping[str, int]) -> bool:
     """Whether a WAL was begun after the lengths were taken: its name is its group's with the time it was begun."""
     begun = wal.rpartition(".")[2]
-    known = [int(name.rpartition(".")[2]) for name in lengths if _group(name) == _group(wal)]
+    known = [int(name.rpartition(".")[2]) for name in lengths if _wal_group(name) == _wal_group(wal)]
     return bool(known) and begun.isdigit() and int(begun) > max(known)
 
 
-def _group(wal: str) -> str:
+def _wal_group(wal: str) -> str:
     """Several WALs may be written side by side; those of a group follow one another."""
     return wal.rpartition(".")[0]

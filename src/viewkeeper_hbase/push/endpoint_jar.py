@@ -17,34 +17,34 @@ import zipfile
 from pathlib import Path
 
 from viewkeeper.errors import MissingDependency, StoreError
-from viewkeeper_hbase.devserver.processes import HBASE
+from viewkeeper_hbase.devserver.processes import HBASE_PROGRAM
 
-NAME = "viewkeeper-push.jar"
+JAR_NAME = "viewkeeper-push.jar"
 ENDPOINT = "viewkeeper.push.PushEndpoint"
-_MARK = "viewkeeper/push/sources"
+_DIGEST_ENTRY = "viewkeeper/push/sources"
 
 
-def jar() -> Path:
+def find_jar() -> Path:
     """Where the jar is; built first if there is none of these sources."""
-    digest = _digest()
-    packaged = Path(__file__).with_name(NAME)
-    if packaged.exists() and (digest is None or _made_from(packaged) == digest):
+    digest = _sources_digest()
+    packaged = Path(__file__).with_name(JAR_NAME)
+    if packaged.exists() and (digest is None or _jar_sources_digest(packaged) == digest):
         return packaged
     if digest is None:
         raise MissingDependency(
-            f"This installation has neither {NAME} nor its sources.", hint="Install viewkeeper again."
+            f"This installation has neither {JAR_NAME} nor its sources.", hint="Install viewkeeper again."
         )
-    built = HBASE.home / f"push-{digest}.jar"
+    built = HBASE_PROGRAM.home / f"push-{digest}.jar"
     if not built.exists():
-        build(built)
+        build_jar(built)
     return built
 
 
-def build(target: Path) -> None:
+def build_jar(target: Path) -> None:
     """Compile the sources against HBase's jars, which are fetched if they are not there."""
-    javac = _javac()
-    lib = HBASE.lib()
-    sources = _sources()
+    javac = _find_javac()
+    lib = HBASE_PROGRAM.fetch_jars()
+    sources = _find_sources()
     with tempfile.TemporaryDirectory(prefix="viewkeeper-push-") as work:
         classes = Path(work) / "classes"
         # --release 8: HBase 2.4 still runs there. That it is old is known.
@@ -52,10 +52,10 @@ def build(target: Path) -> None:
         done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise StoreError(f"javac did not compile the endpoint: {done.stderr.strip()[:500]}")
-        fresh = Path(work) / NAME
+        fresh = Path(work) / JAR_NAME
         with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as out:
             out.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n\n")
-            out.writestr(_MARK, _digest() or "")
+            out.writestr(_DIGEST_ENTRY, _sources_digest() or "")
             for path in sorted(classes.rglob("*.class")):
                 out.write(path, path.relative_to(classes).as_posix())
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -64,8 +64,8 @@ def build(target: Path) -> None:
         beside.replace(target)
 
 
-def _javac() -> str:
-    beside = Path(HBASE.java()).with_name("javac")
+def _find_javac() -> str:
+    beside = Path(HBASE_PROGRAM.java_command()).with_name("javac")
     found = str(beside) if beside.exists() else shutil.which("javac")
     if found is None:
         raise MissingDependency(
@@ -75,7 +75,7 @@ def _javac() -> str:
     return found
 
 
-def _sources() -> list[Path]:
+def _find_sources() -> list[Path]:
     here = Path(__file__).parent
     for root in (here / "java", here.parents[2] / "java"):
         found = sorted(root.glob("viewkeeper/push/*.java"))
@@ -84,8 +84,8 @@ def _sources() -> list[Path]:
     return []
 
 
-def _digest() -> str | None:
-    sources = _sources()
+def _sources_digest() -> str | None:
+    sources = _find_sources()
     if not sources:
         return None
     whole = hashlib.sha256()
@@ -94,9 +94,9 @@ def _digest() -> str | None:
     return whole.hexdigest()[:16]
 
 
-def _made_from(path: Path) -> str | None:
+def _jar_sources_digest(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as made:
-            return made.read(_MARK).decode()
+            return made.read(_DIGEST_ENTRY).decode()
     except (OSError, KeyError, zipfile.BadZipFile):
         return None

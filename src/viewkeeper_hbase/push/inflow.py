@@ -22,145 +22,149 @@ import pyarrow as pa
 
 from viewkeeper.errors import StoreError
 from viewkeeper_hbase.push import protocol
-from viewkeeper_hbase.push.completeness import Asked, Reached
-from viewkeeper_hbase.push.protocol import Caller, Refused, Times, Touched, Wire
+from viewkeeper_hbase.push.completeness import Completeness, WalMarks
+from viewkeeper_hbase.push.protocol import Caller, ProtocolError, PushConnection, Times, TouchedRows
 from viewkeeper_hbase.push.receiver import Receiver
-from viewkeeper_hbase.push.settings import Agreed, address
-from viewkeeper_hbase.push.spool import Mark, Pushed, Segment, Spool, least
+from viewkeeper_hbase.push.settings import PushAgreement, parse_address
+from viewkeeper_hbase.push.spool import PushMark, Segment, Spool, SpoolMark, common_mark
 
-FAR = 2000
+MAX_CLOCK_SKEW = 2000
 """Milliseconds. A cell that is further ahead of HBase's clock was dated by its writer."""
 
-_AGAIN = 1.0
+_LISTEN_RETRY_INTERVAL = 1.0
 """Seconds between two tries to receive at an address that somebody has."""
 
-_MISSED = 10.0
+_CLOCK_RETRY_INTERVAL = 10.0
 """Seconds for which a receiver elsewhere that did not answer is not asked for the clock."""
 
-SHIPPING = 2.0
+SHIPPING_TIMEOUT = 2.0
 """Seconds for which a batch waits for what is being shipped; then it looks for itself."""
 
 
-class Inflow:
+class PushInflow:
     """The push of one database, in the process that maintains it."""
 
-    def __init__(self, agreed: Agreed, spool: Spool, secret: bytes, unwanted: Callable[[], Sequence[str]]) -> None:
-        self.agreed, self._spool, self._secret, self._unwanted = agreed, spool, secret, unwanted
-        self._cuts: deque[tuple[int, str, Mark]] = deque()
-        self._lock, self._calling = threading.Lock(), threading.Lock()
-        self._caller: Wire | None = None
-        self._reached = True
-        self._asked: Asked | None = None
-        self._missed, self._why = float("-inf"), ""
-        self._tried = time.monotonic()
-        self._tls = ssl.create_default_context(cafile=agreed.certificate) if agreed.certificate else None
-        self.receivers = listening(agreed, spool, secret)
-        self._spool.look()
+    def __init__(
+        self, agreement: PushAgreement, spool: Spool, secret: bytes, unwanted_tables: Callable[[], Sequence[str]]
+    ) -> None:
+        self.agreement, self._spool, self._secret, self._unwanted_tables = agreement, spool, secret, unwanted_tables
+        self._cuts: deque[tuple[int, str, SpoolMark]] = deque()
+        self._lock, self._call_lock = threading.Lock(), threading.Lock()
+        self._remote_receiver: PushConnection | None = None
+        self._was_complete = True
+        self._last_marks: WalMarks | None = None
+        self._clock_failed_at, self._failure_reason = float("-inf"), ""
+        self._listen_tried_at = time.monotonic()
+        self._tls = ssl.create_default_context(cafile=agreement.certificate) if agreement.certificate else None
+        self.receivers = open_receivers(agreement, spool, secret)
+        self._spool.read_new_segments()
 
     def close(self) -> None:
         for receiver in self.receivers:
             receiver.close()
-        if self._caller is not None:
-            self._caller.close()
+        if self._remote_receiver is not None:
+            self._remote_receiver.close()
 
-    def on_news(self, told: Callable[[], None]) -> None:
-        self._spool.on_news(told)
+    def on_changes(self, notify: Callable[[], None]) -> None:
+        self._spool.on_changes(notify)
 
     @property
-    def life(self) -> str:
+    def spool_life(self) -> str:
         return self._spool.life
 
     @property
-    def started(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the peer was ever heard of."""
         return self._spool.epoch is not None
 
     @property
-    def segments(self) -> int:
-        return self._spool.size
+    def segment_count(self) -> int:
+        return self._spool.segment_count
 
     # -- has all come -------------------------------------------------------------------------------------------------
 
     def clock(self) -> int | None:
         """What HBase's clock shows now: that of the region server that is furthest ahead. None if that is not known."""
-        if not self.receivers and time.monotonic() - self._missed < _MISSED:
+        if not self.receivers and time.monotonic() - self._clock_failed_at < _CLOCK_RETRY_INTERVAL:
             return None  # `reach` goes on trying; nobody need wait for that more than once a batch
-        self._asked = asked = self._ask()
+        self._last_marks = asked = self._request_marks()
         return asked.clock
 
-    def reach(self, now: int) -> Reached:
+    def check_completeness(self, now: int) -> Completeness:
         """Whether all that HBase had acknowledged when its clock showed `now` is in the spool, and can be read."""
         # Who waited in vain, because nothing is shipped, need not do so every time.
-        patience = SHIPPING if self._reached else SHIPPING / 20
-        if not self.receivers and time.monotonic() - self._tried > _AGAIN:
+        patience = SHIPPING_TIMEOUT if self._was_complete else SHIPPING_TIMEOUT / 20
+        if not self.receivers and time.monotonic() - self._listen_tried_at > _LISTEN_RETRY_INTERVAL:
             # Whoever received may be gone: its address is taken over.
-            self._tried = time.monotonic()
-            self.receivers = listening(self.agreed, self._spool, self._secret)
-        asked, self._asked = self._asked, None
+            self._listen_tried_at = time.monotonic()
+            self.receivers = open_receivers(self.agreement, self._spool, self._secret)
+        asked, self._last_marks = self._last_marks, None
         # The clock may have been another's, and what was asked by a thread that was faster: both are older than `now`.
         if asked is None or (asked.marks and (asked.clock is None or asked.clock < now)):
-            asked = self._ask()
+            asked = self._request_marks()
         if self.receivers:
-            found = self.receivers[0].reach(asked, patience)
+            found = self.receivers[0].check_completeness(asked, patience)
         elif not asked.marks:
-            found = Reached(False, self._why)
+            found = Completeness(False, self._failure_reason)
         else:
-            said = self._elsewhere({"marks": asked.marks, "timeout": patience})
-            found = Reached(said["complete"], said["reason"], tuple(said.get("lost", ())))
-        self._reached = found.complete
-        if len(self.receivers) < len(self.agreed.receivers):  # others write to the spool, too
-            self._spool.look()
-        self._spool.lose(found.lost)
+            said = self._ask_remote_receiver({"marks": asked.marks, "timeout": patience})
+            found = Completeness(said["complete"], said["reason"], tuple(said.get("lost", ())))
+        self._was_complete = found.complete
+        if len(self.receivers) < len(self.agreement.receivers):  # others write to the spool, too
+            self._spool.read_new_segments()
+        self._spool.record_lost_wals(found.lost)
         return found
 
-    def _ask(self) -> Asked:
+    def _request_marks(self) -> WalMarks:
         if self.receivers:
-            return self.receivers[0].ask(self._unwanted())
-        said = self._elsewhere({"unwanted": list(self._unwanted())})
-        return Asked(said.get("marks", {}), said.get("clock"))
+            return self.receivers[0].request_marks(self._unwanted_tables())
+        said = self._ask_remote_receiver({"unwanted": list(self._unwanted_tables())})
+        return WalMarks(said.get("marks", {}), said.get("clock"))
 
-    def _elsewhere(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _ask_remote_receiver(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """Of a receiver in another process."""
-        with self._calling:
-            self._why = "no receiver is there"
-            for receiver in self.agreed.receivers:
+        with self._call_lock:
+            self._failure_reason = "no receiver is there"
+            for receiver in self.agreement.receivers:
                 try:
-                    if self._caller is None:
-                        caller = Caller("reach", "maintainer", self.agreed.peer, "")
-                        self._caller = protocol.call(
-                            address(receiver), self._secret, caller, timeout=5.0, tls=self._tls
+                    if self._remote_receiver is None:
+                        caller = Caller("reach", "maintainer", self.agreement.peer, "")
+                        self._remote_receiver = protocol.connect_receiver(
+                            parse_address(receiver), self._secret, caller, timeout=5.0, tls=self._tls
                         )
-                        self._caller.settimeout(SHIPPING + 5.0)
-                    self._caller.send(json.dumps(question).encode())
-                    found: Mapping[str, Any] = json.loads(self._caller.receive())
-                    self._why = "no region server is connected"
+                        self._remote_receiver.settimeout(SHIPPING_TIMEOUT + 5.0)
+                    self._remote_receiver.send(json.dumps(question).encode())
+                    found: Mapping[str, Any] = json.loads(self._remote_receiver.receive())
+                    self._failure_reason = "no region server is connected"
                     return found
-                except (OSError, EOFError, Refused) as error:
-                    self._why = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
-                    if self._caller is not None:
-                        self._caller.close()
-                    self._caller = None
-            self._missed = time.monotonic()
-        return {"complete": False, "reason": self._why}
+                except (OSError, EOFError, ProtocolError) as error:
+                    self._failure_reason = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
+                    if self._remote_receiver is not None:
+                        self._remote_receiver.close()
+                    self._remote_receiver = None
+            self._clock_failed_at = time.monotonic()
+        return {"complete": False, "reason": self._failure_reason}
 
     # -- what has -----------------------------------------------------------------------------------------------------
 
-    def mark(self) -> Mark:
+    def mark(self) -> SpoolMark:
         """All that has come."""
-        return self._spool.mark()
+        return self._spool.current_mark()
 
-    def mark_at(self, cut: int) -> Mark | None:
+    def mark_at(self, cut: int) -> SpoolMark | None:
         """Up to where a batch with at most this cut has everything; None if that is not known any more."""
         with self._lock:
-            return next((mark for at, life, mark in reversed(self._cuts) if at <= cut and life == self.life), None)
+            return next(
+                (mark for at, life, mark in reversed(self._cuts) if at <= cut and life == self.spool_life), None
+            )
 
-    def touched(self, table: str, mark: Mark, last: Pushed | None = None) -> Touched:
+    def touched_rows(self, table: str, mark: SpoolMark, previous: PushMark | None = None) -> TouchedRows:
         """The rows of a table that were touched behind a mark, but for what the `last` batch had read."""
-        return protocol.joined([_unread(s, table, last) for s in self._spool.after(mark, table)])
+        return protocol.concat_rows([_unread_rows(s, table, previous) for s in self._spool.segments_after(mark, table)])
 
     def take(
-        self, table: str, mark: Mark, upto: int | None, now: int, last: Pushed | None = None
-    ) -> tuple[Touched, Mark, Mark]:
+        self, table: str, mark: SpoolMark, up_to: int | None, now: int, previous: PushMark | None = None
+    ) -> tuple[TouchedRows, SpoolMark, SpoolMark]:
         """These rows, the mark of a batch with the cut `upto` that has read them, and all that came by now.
 
         `upto` is None where rows are read as they are.
@@ -169,63 +173,68 @@ class Inflow:
         its cells. Usually the next one does: the mark stays before its file. A time that is far ahead of HBase's own
         clock may never come: that row is kept apart, once its other cells are in a batch.
         """
-        known = self._spool.mark()
+        known = self._spool.current_mark()
         found, reached, held = [], dict(known), set[str]()
-        for segment in self._spool.after(mark, table):
-            rows = _unread(segment, table, last)
-            ahead = np.zeros(len(rows), np.bool_) if upto is None else rows.newest > upto
-            limit = max(now, upto or 0) + FAR
-            far = (rows.newest > limit) & ((rows.oldest <= (upto or 0)) | (rows.oldest > limit))
-            waits = segment.later and len(rows) > 0 and bool(ahead.all())
+        for segment in self._spool.segments_after(mark, table):
+            rows = _unread_rows(segment, table, previous)
+            ahead = np.zeros(len(rows), np.bool_) if up_to is None else rows.newest > up_to
+            limit = max(now, up_to or 0) + MAX_CLOCK_SKEW
+            far = (rows.newest > limit) & ((rows.oldest <= (up_to or 0)) | (rows.oldest > limit))
+            waits = segment.is_future and len(rows) > 0 and bool(ahead.all())
             if not waits:
-                found.append(rows if upto is None or not ahead.any() else rows.only(rows.oldest <= upto))
+                found.append(rows if up_to is None or not ahead.any() else rows.filter(rows.oldest <= up_to))
             if segment.writer in held:
                 continue
             if waits or bool((ahead & ~far).any()):
                 held.add(segment.writer)
                 reached[segment.writer] = segment.number - 1
             elif bool((ahead & far).any()):
-                self._spool.append(protocol.write({table: rows.only(far)}), later=True)
-        return protocol.joined(found), reached, known
+                self._spool.append(protocol.encode_tables({table: rows.filter(far)}), is_future=True)
+        return protocol.concat_rows(found), reached, known
 
     # -- what need not be kept ----------------------------------------------------------------------------------------
 
-    def committed(self, cut: int, seen: Iterable[Pushed]) -> None:
+    def record_commit(self, cut: int, push_marks: Iterable[PushMark]) -> None:
         """A batch with this cut is published, with what it had seen of its tables."""
-        marks = [pushed.mark for pushed in seen if pushed.life == self.life]
+        marks = [pushed.spool_mark for pushed in push_marks if pushed.spool_life == self.spool_life]
         with self._lock:
-            self._cuts.append((cut, self.life, least(marks) if marks else self.mark()))
+            self._cuts.append((cut, self.spool_life, common_mark(marks) if marks else self.mark()))
 
-    def truncate(self, upto: int) -> None:
+    def truncate(self, up_to: int) -> None:
         """Nobody will ask for what a batch with at most this cut has."""
-        mark = self.mark_at(upto)
+        mark = self.mark_at(up_to)
         if mark is None:
             return
         with suppress(StoreError):  # it can be done the next time
             self._spool.remove(mark)
         with self._lock:
-            while len(self._cuts) > 1 and self._cuts[1][0] <= upto:
+            while len(self._cuts) > 1 and self._cuts[1][0] <= up_to:
                 self._cuts.popleft()
 
 
-def _unread(segment: Segment, table: str, last: Pushed | None) -> Touched:
+def _unread_rows(segment: Segment, table: str, previous: PushMark | None) -> TouchedRows:
     """A file whose mark waits for a later row is looked at by every batch: what the last one had of it is left out."""
     rows = segment.tables[table]
-    if last is None or last.known is None or last.upto is None or segment.number > last.known.get(segment.writer, 0):
+    if (
+        previous is None
+        or previous.arrived_mark is None
+        or previous.cut is None
+        or segment.number > previous.arrived_mark.get(segment.writer, 0)
+    ):
         return rows
-    return rows.only(rows.newest > last.upto)
+    return rows.filter(rows.newest > previous.cut)
 
 
-def listening(agreed: Agreed, spool: Spool, secret: bytes) -> list[Receiver]:
+def open_receivers(agreement: PushAgreement, spool: Spool, secret: bytes) -> list[Receiver]:
     """Receivers at those of the agreed addresses that are this machine's, and free."""
     tls = None
-    if agreed.certificate is not None:
+    if agreement.certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(agreed.certificate, agreed.key)
+        tls.load_cert_chain(agreement.certificate, agreement.key)
     found = []
-    for one in agreed.receivers:
+    for one in agreement.receivers:
         try:
-            found.append(Receiver(address(one), spool, agreed.peer, secret, tls))
+            found.append(Receiver(parse_address(one), spool, agreement.peer, secret, tls))
         except gaierror:
             continue
         except OSError as error:
@@ -234,12 +243,12 @@ def listening(agreed: Agreed, spool: Spool, secret: bytes) -> list[Receiver]:
     return found
 
 
-def keys_of(rows: Touched) -> pa.Array:
+def unique_keys(rows: TouchedRows) -> pa.Array:
     """The row keys, each once."""
     return rows.keys.unique() if len(rows) else rows.keys
 
 
-def firsts(keys: pa.Array, positions: Times) -> Times:
+def first_positions(keys: pa.Array, positions: Times) -> Times:
     """The first position of each of the keys."""
     if len(keys) < 2:
         return positions

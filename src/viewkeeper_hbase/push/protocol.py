@@ -28,18 +28,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-LARGEST = 16 << 20
+MAX_FRAME_BYTES = 16 << 20
 """Bytes of a frame that is taken. The endpoint sends a quarter of it at most."""
 
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
-_LOOK = 1000
+_POLL_MILLISECONDS = 1000
 """Milliseconds between two looks whether a connection was closed here."""
 _MAGIC = b"VKP1"
-_CODE = 16
-_HELLO = 4096
+_CODE_BYTES = 16
+_MAX_GREETING_BYTES = 4096
 
 
-class Refused(Exception):
+class ProtocolError(Exception):
     """The other side does not speak as it should: the connection is of no use."""
 
 
@@ -53,29 +53,29 @@ class Caller:
     epoch: str
 
 
-class Wire:
+class PushConnection:
     """An open connection after its greeting. One thread sends and one receives at a time."""
 
-    def __init__(self, sock: socket.socket, key: bytes, ours: bytes, theirs: bytes) -> None:
-        self._socket, self._key, self._ours, self._theirs = sock, key, ours, theirs
-        self._sent = self._received = 0
-        self._sending = threading.Lock()
+    def __init__(self, sock: socket.socket, key: bytes, own_side: bytes, peer_side: bytes) -> None:
+        self._socket, self._key, self._own_side, self._peer_side = sock, key, own_side, peer_side
+        self._sent_frames = self._received_frames = 0
+        self._send_lock = threading.Lock()
 
     def send(self, body: bytes) -> None:
-        with self._sending:
-            code = self._code(self._ours, self._sent, body)
-            self._sent += 1
+        with self._send_lock:
+            code = self._frame_code(self._own_side, self._sent_frames, body)
+            self._sent_frames += 1
             self._socket.sendall(struct.pack(">I", len(body)) + body + code)
 
     def receive(self) -> bytes:
-        (length,) = struct.unpack(">I", exactly(self._socket, 4))
-        if not 1 <= length <= LARGEST:
-            raise Refused(f"a frame of {length} bytes")
-        body = exactly(self._socket, length)
-        code = self._code(self._theirs, self._received, body)
-        if not hmac.compare_digest(code, exactly(self._socket, _CODE)):
-            raise Refused("a frame whose code is wrong")
-        self._received += 1
+        (length,) = struct.unpack(">I", receive_exactly(self._socket, 4))
+        if not 1 <= length <= MAX_FRAME_BYTES:
+            raise ProtocolError(f"a frame of {length} bytes")
+        body = receive_exactly(self._socket, length)
+        code = self._frame_code(self._peer_side, self._received_frames, body)
+        if not hmac.compare_digest(code, receive_exactly(self._socket, _CODE_BYTES)):
+            raise ProtocolError("a frame whose code is wrong")
+        self._received_frames += 1
         return body
 
     def wait_for_end(self) -> None:
@@ -83,7 +83,7 @@ class Wire:
         poll = select.poll()
         try:
             poll.register(self._socket, _HANGUP)
-            while not poll.poll(_LOOK):
+            while not poll.poll(_POLL_MILLISECONDS):
                 if self._socket.fileno() < 0:
                     return
         except (OSError, ValueError):  # it was closed just now
@@ -97,54 +97,54 @@ class Wire:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _code(self, side: bytes, number: int, body: bytes) -> bytes:
+    def _frame_code(self, side: bytes, number: int, body: bytes) -> bytes:
         mac = hmac.new(self._key, side + struct.pack(">Q", number), "sha256")
         mac.update(body)
-        return mac.digest()[:_CODE]
+        return mac.digest()[:_CODE_BYTES]
 
 
-def answer(sock: socket.socket, secret: bytes) -> tuple[Wire, Caller]:
+def accept_caller(sock: socket.socket, secret: bytes) -> tuple[PushConnection, Caller]:
     """The receiver's side of a greeting; Refused if the caller does not know the secret."""
     ours = os.urandom(16)
     sock.sendall(ours)
-    if exactly(sock, 4) != _MAGIC:
-        raise Refused("no caller of this protocol")
-    theirs = exactly(sock, 16)
-    (length,) = struct.unpack(">H", exactly(sock, 2))
-    if length > _HELLO:
-        raise Refused(f"a greeting of {length} bytes")
-    text = exactly(sock, length)
-    if not hmac.compare_digest(exactly(sock, 32), _hmac(secret, b"E", ours, theirs, text)):
-        raise Refused("a caller that does not know the secret")
+    if receive_exactly(sock, 4) != _MAGIC:
+        raise ProtocolError("no caller of this protocol")
+    theirs = receive_exactly(sock, 16)
+    (length,) = struct.unpack(">H", receive_exactly(sock, 2))
+    if length > _MAX_GREETING_BYTES:
+        raise ProtocolError(f"a greeting of {length} bytes")
+    text = receive_exactly(sock, length)
+    if not hmac.compare_digest(receive_exactly(sock, 32), _hmac(secret, b"E", ours, theirs, text)):
+        raise ProtocolError("a caller that does not know the secret")
     said = text.decode(errors="replace").split("\n")
     if len(said) != 4:
-        raise Refused("a greeting that says something else")
+        raise ProtocolError("a greeting that says something else")
     sock.sendall(_hmac(secret, b"R", ours, theirs))
-    return Wire(sock, _hmac(secret, b"S", ours, theirs), b"R", b"E"), Caller(*said)
+    return PushConnection(sock, _hmac(secret, b"S", ours, theirs), b"R", b"E"), Caller(*said)
 
 
-def call(
+def connect_receiver(
     address: tuple[str, int], secret: bytes, caller: Caller, *, timeout: float, tls: ssl.SSLContext | None = None
-) -> Wire:
+) -> PushConnection:
     """The caller's side. OSError or Refused if nobody is there who knows the secret."""
     sock = socket.create_connection(address, timeout=timeout)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             sock = tls.wrap_socket(sock, server_hostname=address[0])
-        theirs, ours = exactly(sock, 16), os.urandom(16)
+        theirs, ours = receive_exactly(sock, 16), os.urandom(16)
         text = "\n".join((caller.role, caller.server, caller.peer, caller.epoch)).encode()
         proof = _hmac(secret, b"E", theirs, ours, text)
         sock.sendall(_MAGIC + ours + struct.pack(">H", len(text)) + text + proof)
-        if not hmac.compare_digest(exactly(sock, 32), _hmac(secret, b"R", theirs, ours)):
-            raise Refused("whoever listens there does not know the secret")
-        return Wire(sock, _hmac(secret, b"S", theirs, ours), b"E", b"R")
+        if not hmac.compare_digest(receive_exactly(sock, 32), _hmac(secret, b"R", theirs, ours)):
+            raise ProtocolError("whoever listens there does not know the secret")
+        return PushConnection(sock, _hmac(secret, b"S", theirs, ours), b"E", b"R")
     except BaseException:
         sock.close()
         raise
 
 
-def exactly(sock: socket.socket, length: int) -> bytes:
+def receive_exactly(sock: socket.socket, length: int) -> bytes:
     """So many bytes; EOFError if the other side ends before."""
     got = bytearray(length)
     view, at = memoryview(got), 0
@@ -175,37 +175,41 @@ Times = npt.NDArray[np.int64]
 _HEAD = struct.Struct("<BqI")
 
 
-class Malformed(ValueError):
+class MalformedFrame(ValueError):
     """The bytes are no such list."""
 
 
 @dataclass(frozen=True)
-class Touched:
+class TouchedRows:
     """Rows of one table: their keys, and the oldest and newest time of the cells that touched each."""
 
     keys: pa.Array
     oldest: Times
     newest: Times
-    written: int
+    newest_write_time: int
     """When the newest of these entries was written, by its region server's clock."""
-    loaded: bool = False
+    is_bulk_loaded: bool = False
     """Files were bulk-loaded, or the table was emptied or made anew: any row may have changed."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def only(self, which: npt.NDArray[np.bool_]) -> Touched:
-        return Touched(
-            self.keys.filter(pa.array(which)), self.oldest[which], self.newest[which], self.written, self.loaded
+    def filter(self, which: npt.NDArray[np.bool_]) -> TouchedRows:
+        return TouchedRows(
+            self.keys.filter(pa.array(which)),
+            self.oldest[which],
+            self.newest[which],
+            self.newest_write_time,
+            self.is_bulk_loaded,
         )
 
 
-NOTHING = Touched(pa.array([], pa.binary()), np.empty(0, np.int64), np.empty(0, np.int64), 0)
+NO_ROWS = TouchedRows(pa.array([], pa.binary()), np.empty(0, np.int64), np.empty(0, np.int64), 0)
 
 
-def read(data: bytes) -> dict[str, Touched]:
+def decode_tables(data: bytes) -> dict[str, TouchedRows]:
     """The tables of a frame's body; Malformed if it is not whole."""
-    found: dict[str, list[Touched]] = {}
+    found: dict[str, list[TouchedRows]] = {}
     at = 0
     try:
         while at < len(data):
@@ -220,18 +224,18 @@ def read(data: bytes) -> dict[str, Touched]:
             at += 16 * rows + 4 * (rows + 1)
             size = int(offsets[-1])
             if kind > 1 or not name or offsets[0] or bool((np.diff(offsets) < 0).any()) or at + size > len(data):
-                raise Malformed("a table's rows are not whole")
+                raise MalformedFrame("a table's rows are not whole")
             keys = pa.Array.from_buffers(
                 pa.binary(), rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[at : at + size])]
             )
             at += size
-            found.setdefault(name, []).append(Touched(keys, oldest, newest, written, kind == 1))
+            found.setdefault(name, []).append(TouchedRows(keys, oldest, newest, written, kind == 1))
     except (struct.error, ValueError) as error:
-        raise error if isinstance(error, Malformed) else Malformed(str(error)) from error
-    return {name: joined(parts) for name, parts in found.items()}
+        raise error if isinstance(error, MalformedFrame) else MalformedFrame(str(error)) from error
+    return {name: concat_rows(parts) for name, parts in found.items()}
 
 
-def write(tables: Mapping[str, Touched]) -> bytes:
+def encode_tables(tables: Mapping[str, TouchedRows]) -> bytes:
     """The bytes that `read` reads."""
     out = []
     for name, rows in tables.items():
@@ -240,22 +244,26 @@ def write(tables: Mapping[str, Touched]) -> bytes:
         lengths = np.asarray(pc.binary_length(keys), np.int32)
         offsets = np.zeros(len(keys) + 1, "<i4")
         np.cumsum(lengths, out=offsets[1:])
-        out += [struct.pack("<H", len(text)), text, _HEAD.pack(int(rows.loaded), rows.written, len(keys))]
+        out += [
+            struct.pack("<H", len(text)),
+            text,
+            _HEAD.pack(int(rows.is_bulk_loaded), rows.newest_write_time, len(keys)),
+        ]
         out += [rows.oldest.astype("<i8").tobytes(), rows.newest.astype("<i8").tobytes(), offsets.tobytes()]
         out.append(keys.buffers()[2].to_pybytes()[: offsets[-1]] if len(keys) and offsets[-1] else b"")
     return b"".join(out)
 
 
-def joined(parts: Sequence[Touched]) -> Touched:
+def concat_rows(parts: Sequence[TouchedRows]) -> TouchedRows:
     """All rows of several lists."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return NOTHING
-    return Touched(
+        return NO_ROWS
+    return TouchedRows(
         pa.concat_arrays([p.keys for p in parts]),
         np.concatenate([p.oldest for p in parts]),
         np.concatenate([p.newest for p in parts]),
-        max(p.written for p in parts),
-        any(p.loaded for p in parts),
+        max(p.newest_write_time for p in parts),
+        any(p.is_bulk_loaded for p in parts),
     )

@@ -24,27 +24,27 @@ from itertools import count
 
 from viewkeeper.errors import StoreError, ViewkeeperError
 from viewkeeper_hbase.push import completeness, protocol
-from viewkeeper_hbase.push.completeness import Asked, Listing, Marks, Missing, Reached
-from viewkeeper_hbase.push.protocol import Caller, Malformed, Refused, Wire
+from viewkeeper_hbase.push.completeness import Completeness, MissingChanges, QueueListing, WalLengths, WalMarks
+from viewkeeper_hbase.push.protocol import Caller, MalformedFrame, ProtocolError, PushConnection
 from viewkeeper_hbase.push.spool import Spool
 
 LOG = logging.getLogger("viewkeeper.push")
 
-_GREETING = 10.0
-_SILENCE = 3600.0
-_PAUSE = 0.003
-_PATIENCE = 0.05
+_GREETING_TIMEOUT = 10.0
+_SILENCE_TIMEOUT = 3600.0
+_RETRY_PAUSE = 0.003
+_SHIPPING_WAIT = 0.05
 """Seconds for which a region server waits with its answer for what it ships, while others wait for the line."""
 
-_ANSWER = 5.0
+_ANSWER_TIMEOUT = 5.0
 """Seconds that a region server has for an answer. One that is slower is called again by itself, not waited for."""
 
-_SOUGHT = 10.0
+_LOST_WAL_INTERVAL = 10.0
 """Seconds between two searches for WALs that are gone: each WAL of a queue is looked for."""
 
-_MOST_CALLERS = 512
-_UNKNOWN = "no such question"
-_ANEW = "vk hbase push disable and enable make the peer anew"
+_MAX_CALLERS = 512
+_UNKNOWN_QUESTION = "no such question"
+_RECREATE_HINT = "vk hbase push disable and enable make the peer anew"
 
 
 class Receiver:
@@ -59,16 +59,16 @@ class Receiver:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._spool, self._peer, self._secret, self._tls = spool, peer, secret, tls
-        self._controls: dict[str, Control] = {}
-        self._wires: set[Wire | None] = set()
+        self._controls: dict[str, ControlLine] = {}
+        self._wires: set[PushConnection | None] = set()
         self._lock = threading.Lock()
-        self._epochs = threading.Lock()
-        self._asking = threading.Lock()
+        self._epoch_lock = threading.Lock()
+        self._question_lock = threading.Lock()
         """One question at a time: answers come in the order of questions."""
-        self._live: frozenset[str] = frozenset()
-        self._sought = float("-inf")
-        self._gone: tuple[str, ...] = ()
-        self._closed = False
+        self._live_servers: frozenset[str] = frozenset()
+        self._lost_checked_at = float("-inf")
+        self._lost_wals: tuple[str, ...] = ()
+        self._is_closed = False
         self._server = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
         try:
             self._server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -81,7 +81,7 @@ class Receiver:
         threading.Thread(target=self._accept, name="viewkeeper-push", daemon=True).start()
 
     def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -98,122 +98,122 @@ class Receiver:
 
     # -- whether all has come -----------------------------------------------------------------------------------------
 
-    def ask(self, unwanted: Sequence[str]) -> Asked:
+    def request_marks(self, unwanted_tables: Sequence[str]) -> WalMarks:
         """Step 1 of `reach`: the region servers' clock, and how long their WALs are."""
-        with self._asking:
+        with self._question_lock:
             with self._lock:
                 controls = dict(self._controls)
-            sent = [(server, c, c.send("M", c.unsaid(unwanted))) for server, c in controls.items()]
+            sent = [(server, c, c.send("M", c.unwanted_update(unwanted_tables))) for server, c in controls.items()]
             marks, clocks = dict[str, Mapping[str, int]](), list[int]()
             for server, control, number in sent:
                 told = control.receive("M", number) if number is not None else None
                 if told is not None:
                     marks[server], clock = completeness.read_marks(told)
-                    control.remembers = clock is not None
+                    control.has_unwanted_tables = clock is not None
                     clocks += [clock] if clock is not None else []
-        known = bool(clocks) and len(clocks) == len(controls) and self._live <= set(marks)
-        return Asked(marks, max(clocks) if known else None)
+        known = bool(clocks) and len(clocks) == len(controls) and self._live_servers <= set(marks)
+        return WalMarks(marks, max(clocks) if known else None)
 
-    def reach(self, asked: Asked, timeout: float) -> Reached:
+    def check_completeness(self, wal_marks: WalMarks, timeout: float) -> Completeness:
         """Whether everything has come that HBase had acknowledged when it was asked (`reach`, steps 2 and 3)."""
         deadline = time.monotonic() + timeout
-        lacks: Missing | None = Missing("no region server is connected")
-        while asked.marks:
+        lacks: MissingChanges | None = MissingChanges("no region server is connected")
+        while wal_marks.marks:
             left = deadline - time.monotonic()
-            listing = self._listing(asked.marks, min(max(left, 0.0), _PATIENCE))  # 2
+            listing = self._request_listing(wal_marks.marks, min(max(left, 0.0), _SHIPPING_WAIT))  # 2
             if listing is None:
-                return Reached(False, "no region server says what is in the queues")
-            self._live = listing.live
-            lacks = completeness.missing(self._peer, asked.marks, listing)  # 3
+                return Completeness(False, "no region server says what is in the queues")
+            self._live_servers = listing.live_servers
+            lacks = completeness.find_missing(self._peer, wal_marks.marks, listing)  # 3
             if lacks is None:
-                self._gone = ()
-                return Reached(True)
-            if not lacks.soon or left <= 0:
+                self._lost_wals = ()
+                return Completeness(True)
+            if not lacks.is_shipping or left <= 0:
                 break
-        lost = self._lost()
+        lost = self._find_lost_wals()
         if lost:
-            return Reached(False, f"the WAL {lost[0]} was deleted before it was shipped: {_ANEW}", lost)
-        return Reached(False, lacks.text if lacks is not None else "")
+            return Completeness(False, f"the WAL {lost[0]} was deleted before it was shipped: {_RECREATE_HINT}", lost)
+        return Completeness(False, lacks.text if lacks is not None else "")
 
-    def _listing(self, marks: Marks, patience: float) -> Listing | None:
+    def _request_listing(self, marks: WalLengths, timeout: float) -> QueueListing | None:
         """What any one of them says of the queues, and each then of its own, when it is shipped or patience is over.
 
         Nobody waits for anybody: all are asked at once.
         """
-        with self._asking:
+        with self._question_lock:
             with self._lock:
                 asked = {server: self._controls[server] for server in marks if server in self._controls}
-            wait = all(control.waits for control in asked.values())
+            wait = all(control.can_wait for control in asked.values())
             if not wait:
-                time.sleep(min(patience, _PAUSE))
+                time.sleep(min(timeout, _RETRY_PAUSE))
             first = next(iter(asked.values()), None)
             number = None if first is None else first.send("Q", ["others"] if wait else ())
-            how = f"{1000 * patience:.0f}"
-            waits = [(c, c.send("W", [how, *_lines(marks[s])])) for s, c in asked.items() if c.waits]
+            how = f"{1000 * timeout:.0f}"
+            waits = [(c, c.send("W", [how, *_length_lines(marks[s])])) for s, c in asked.items() if c.can_wait]
             told = None if first is None or number is None else first.receive("Q", number)
             own = [c.receive("W", number) for c, number in waits if number is not None]
         if told is None:
             return None
-        return completeness.later(
+        return completeness.update_listing(
             completeness.read_listing(told), [completeness.read_listing(one) for one in own if one is not None]
         )
 
-    def _told(self, control: Control, what: str) -> str | None:
-        with self._asking:
-            number = control.send(what, ())
-            return None if number is None else control.receive(what, number)
+    def _ask(self, control: ControlLine, question: str) -> str | None:
+        with self._question_lock:
+            number = control.send(question, ())
+            return None if number is None else control.receive(question, number)
 
-    def _lost(self) -> tuple[str, ...]:
+    def _find_lost_wals(self) -> tuple[str, ...]:
         """The WALs that are gone, asked for every few seconds while not all has come."""
-        if time.monotonic() - self._sought > _SOUGHT:
-            self._sought = time.monotonic()
+        if time.monotonic() - self._lost_checked_at > _LOST_WAL_INTERVAL:
+            self._lost_checked_at = time.monotonic()
             with self._lock:
                 controls = list(self._controls.values())
             for control in controls:
-                told = self._told(control, "L")
+                told = self._ask(control, "L")
                 if told is not None:
-                    self._gone = completeness.read_lost(told)
+                    self._lost_wals = completeness.read_lost(told)
                     break
-        return self._gone
+        return self._lost_wals
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        while not self._closed:
+        while not self._is_closed:
             try:
                 sock, caller = self._server.accept()
             except OSError:
                 return
-            if len(self._wires) >= _MOST_CALLERS:
+            if len(self._wires) >= _MAX_CALLERS:
                 LOG.warning("%s was turned away: %d callers are here", caller[0], len(self._wires))
                 sock.close()
                 continue
             threading.Thread(target=self._serve, args=(sock, caller[0]), daemon=True).start()
 
     def _serve(self, sock: socket.socket, host: str) -> None:
-        opened: Wire | None = None
+        opened: PushConnection | None = None
         try:
-            sock.settimeout(_GREETING)
+            sock.settimeout(_GREETING_TIMEOUT)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True)
-            opened, caller = protocol.answer(sock, self._secret)
+            opened, caller = protocol.accept_caller(sock, self._secret)
             with self._lock:
                 self._wires.add(opened)
-            if self._closed:
+            if self._is_closed:
                 return
-            self._check(caller)
-            sock.settimeout(_SILENCE)
+            self._check_caller(caller)
+            sock.settimeout(_SILENCE_TIMEOUT)
             if caller.role == "data":
-                self._take(opened, caller)
+                self._receive_rows(opened, caller)
             elif caller.role == "control":
-                self._control(opened, caller)
+                self._serve_control(opened, caller)
             elif caller.role == "reach":
-                self._answer(opened)
+                self._serve_maintainer(opened)
             else:
-                raise Refused(f"a caller that wants to {caller.role}")
-        except Refused as refused:
+                raise ProtocolError(f"a caller that wants to {caller.role}")
+        except ProtocolError as refused:
             LOG.warning("%s was refused: %s", host, refused)
         except (EOFError, OSError, ssl.SSLError) as error:
             LOG.debug("%s: %r", host, error)
@@ -227,107 +227,109 @@ class Receiver:
             else:
                 sock.close()
 
-    def _check(self, caller: Caller) -> None:
+    def _check_caller(self, caller: Caller) -> None:
         if caller.role not in ("data", "control"):
             return
         if caller.peer != self._peer:
-            raise Refused(f"it is of the peer {caller.peer}, not {self._peer}")
-        with self._epochs:
+            raise ProtocolError(f"it is of the peer {caller.peer}, not {self._peer}")
+        with self._epoch_lock:
             known = self._spool.epoch
-            if known is not None and _life(caller.epoch) < _life(known):
-                raise Refused(f"it is of an older life of the peer, {caller.epoch} and not {known}")
-            self._spool.begin(caller.epoch)
+            if known is not None and _epoch_number(caller.epoch) < _epoch_number(known):
+                raise ProtocolError(f"it is of an older life of the peer, {caller.epoch} and not {known}")
+            self._spool.begin_epoch(caller.epoch)
 
-    def _take(self, opened: Wire, caller: Caller) -> None:
-        while not self._closed:
-            body = opened.receive()
+    def _receive_rows(self, connection: PushConnection, caller: Caller) -> None:
+        while not self._is_closed:
+            body = connection.receive()
             try:
                 if body[:1] != b"D":
-                    raise Malformed("no rows")
+                    raise MalformedFrame("no rows")
                 if self._spool.epoch != caller.epoch:
-                    raise Refused("the peer has begun another life")
+                    raise ProtocolError("the peer has begun another life")
                 self._spool.append(body[1:])
-            except Malformed as error:
-                opened.send(b"N" + str(error).encode())
-                raise Refused(f"a frame of {caller.server} is not whole: {error}") from error
+            except MalformedFrame as error:
+                connection.send(b"N" + str(error).encode())
+                raise ProtocolError(f"a frame of {caller.server} is not whole: {error}") from error
             except (OSError, StoreError) as error:
-                opened.send(b"N" + str(error).encode()[:1000])
+                connection.send(b"N" + str(error).encode()[:1000])
                 LOG.error("what %s pushed could not be kept, and will come again: %s", caller.server, error)
                 time.sleep(1.0)
                 continue
-            opened.send(b"A")
+            connection.send(b"A")
 
-    def _control(self, opened: Wire, caller: Caller) -> None:
-        control = Control(opened)
+    def _serve_control(self, connection: PushConnection, caller: Caller) -> None:
+        control = ControlLine(connection)
         with self._lock:
             self._controls[caller.server] = control
         LOG.info("region server %s is connected", caller.server)
-        self._spool.tell()
+        self._spool.notify_listeners()
         try:
             control.wait()
         finally:
             with self._lock:
                 if self._controls.get(caller.server) is control:
                     del self._controls[caller.server]
-            self._spool.tell()  # who maintains must find out by itself now what happened there
+            self._spool.notify_listeners()  # who maintains must find out by itself now what happened there
             LOG.info("region server %s is not connected any more", caller.server)
 
-    def _answer(self, opened: Wire) -> None:
-        while not self._closed:
-            said = json.loads(opened.receive())
+    def _serve_maintainer(self, connection: PushConnection) -> None:
+        while not self._is_closed:
+            said = json.loads(connection.receive())
             if "marks" in said:
-                found: Asked | Reached = self.reach(Asked(said["marks"]), min(float(said["timeout"]), 30.0))
+                found: WalMarks | Completeness = self.check_completeness(
+                    WalMarks(said["marks"]), min(float(said["timeout"]), 30.0)
+                )
             else:
-                found = self.ask(said["unwanted"])
-            opened.send(json.dumps(asdict(found)).encode())
+                found = self.request_marks(said["unwanted"])
+            connection.send(json.dumps(asdict(found)).encode())
 
 
-class Control:
+class ControlLine:
     """The line to one region server: questions and answers, one after another."""
 
-    def __init__(self, opened: Wire) -> None:
-        self._wire = opened
+    def __init__(self, connection: PushConnection) -> None:
+        self._wire = connection
         self._numbers = count()
-        self._said: tuple[str, ...] | None = None
-        self.remembers = False
+        self._last_unwanted: tuple[str, ...] | None = None
+        self.has_unwanted_tables = False
         """Whether it knows yet what it was told last; an endpoint of before it told its clock does not."""
-        self.waits = True
+        self.can_wait = True
         """Whether it can wait with an answer; an older one cannot."""
 
-    def unsaid(self, unwanted: Sequence[str]) -> Sequence[str]:
+    def unwanted_update(self, unwanted_tables: Sequence[str]) -> Sequence[str]:
         """The tables that are not wanted, unless they are those of the last time: an empty list changes nothing."""
-        if self.remembers and self._said == tuple(unwanted):
+        if self.has_unwanted_tables and self._last_unwanted == tuple(unwanted_tables):
             return ()
-        self._said = tuple(unwanted)
-        return self._said
+        self._last_unwanted = tuple(unwanted_tables)
+        return self._last_unwanted
 
     def wait(self) -> None:
         """Until nobody is there any more, which is noticed without a question too."""
         self._wire.wait_for_end()
 
-    def send(self, what: str, lines: Sequence[str]) -> int | None:
+    def send(self, question: str, lines: Sequence[str]) -> int | None:
         """Ask; the question's number, None if nobody is there any more."""
         number = next(self._numbers)
         try:
-            self._wire.send("\n".join([f"{what} {number}", *lines]).encode())
+            self._wire.send("\n".join([f"{question} {number}", *lines]).encode())
         except OSError:
             self._wire.close()
             return None
         return number
 
-    def receive(self, what: str, number: int) -> str | None:
+    def receive(self, question: str, number: int) -> str | None:
         """The answer; None if it did not come in time, or was that it cannot be said."""
         try:
             while True:
-                self._wire.settimeout(_ANSWER)
+                self._wire.settimeout(_ANSWER_TIMEOUT)
                 first, _, rest = self._wire.receive().decode().partition("\n")
-                if first == f"{what} {number}":
+                if first == f"{question} {number}":
                     break
-        except (OSError, EOFError, Refused):  # a frame that was read in part: the line is of no use any more
+        except (OSError, EOFError, ProtocolError):  # a frame that was read in part: the line is of no use any more
             self._wire.close()
             return None
-        if rest.startswith("error ") and _UNKNOWN in rest:
-            self.waits = False
+        if rest.startswith("error ") and _UNKNOWN_QUESTION in rest:
+            self.can_wait = False
             return None
         if rest.startswith("error "):
             LOG.warning("a region server could not say: %s", rest.strip()[6:])
@@ -335,11 +337,11 @@ class Control:
         return rest
 
 
-def _lines(lengths: Mapping[str, int]) -> list[str]:
+def _length_lines(lengths: Mapping[str, int]) -> list[str]:
     return [f"{wal} {length}" for wal, length in lengths.items()]
 
 
-def _life(epoch: str) -> int:
+def _epoch_number(epoch: str) -> int:
     with suppress(ValueError):
         return int(epoch, 16)
     return 0

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from viewkeeper.errors import BadValue, NotADatabase
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 
-NOTE = "push.agreed"
-STATUS = "push.status"
+AGREEMENT_NOTE = "push.agreed"
+STATUS_NOTE = "push.status"
 PREFIX = "viewkeeper.push."
 
 _HINT = "Write receivers as host:port, as the region servers reach them."
 
 
 @dataclass(frozen=True)
-class Agreed:
+class PushAgreement:
     """A database's push, as it was enabled."""
 
     peer: str
@@ -35,7 +35,7 @@ class Agreed:
     """Files of the receiver's certificate and key: TLS."""
     key: str | None = None
 
-    def covers(self, table: str) -> bool:
+    def is_covered(self, table: str) -> bool:
         """Whether a table of HBase is pushed."""
         return table.partition(":")[0] in self.namespaces or table in self.tables
 
@@ -50,8 +50,8 @@ class Agreed:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Agreed:
-        return Agreed(
+    def from_json(data: Mapping[str, Any]) -> PushAgreement:
+        return PushAgreement(
             data["peer"],
             tuple(data["receivers"]),
             tuple(data["namespaces"]),
@@ -61,7 +61,7 @@ class Agreed:
         )
 
 
-def address(receiver: str) -> tuple[str, int]:
+def parse_address(receiver: str) -> tuple[str, int]:
     """`host:port` in two."""
     host, _, port = receiver.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -69,23 +69,23 @@ def address(receiver: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def place(state: str) -> Directory:
+def push_directory(state: str) -> StateDirectory:
     """Where spool and secret are, in the place of a database's state."""
-    return Directory(state).below("push")
+    return StateDirectory(state).subdirectory("push")
 
 
-def secret(directory: Directory, *, make: bool = False) -> bytes:
+def read_secret(directory: StateDirectory, *, create: bool = False) -> bytes:
     """What both sides know; made if that is asked for and there is none."""
-    path = directory.fetch("secret", again=True)
+    path = directory.fetch("secret", refresh=True)
     if not path.exists():
-        if not make:
+        if not create:
             raise NotADatabase(
                 f"{directory} has no secret of a push receiver.",
                 hint="vk hbase push enable makes one; it lies in the state's place (?state=…).",
             )
-        directory.make()
+        directory.create()
         path = directory / "secret"
         path.touch(mode=0o600)
         path.write_text(secrets.token_hex(24))
-        directory.save("secret")
+        directory.upload("secret")
     return path.read_text().strip().encode()

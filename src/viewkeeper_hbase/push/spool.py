@@ -29,18 +29,18 @@ from typing import Any
 import xxhash
 
 from viewkeeper.errors import CorruptState, StoreError
-from viewkeeper.resources.directory import Directory, flush_directory
+from viewkeeper.resources.directory import StateDirectory, flush_directory
 from viewkeeper_hbase.push import protocol
-from viewkeeper_hbase.push.protocol import Touched
+from viewkeeper_hbase.push.protocol import TouchedRows
 
-Mark = Mapping[str, int]
+SpoolMark = Mapping[str, int]
 
 _MAGIC = b"VKS1"
 _SUFFIX = ".touched"
-_LATER = "later"
-MOST = 4 << 30
+_FUTURE_SUFFIX = "later"
+MAX_SPOOL_BYTES = 4 << 30
 """Bytes that wait here before no more is taken."""
-_MEASURED = 10.0
+_SIZE_CHECK_INTERVAL = 10.0
 """Seconds between two looks at what lies here: others take it away."""
 
 
@@ -50,16 +50,16 @@ class Segment:
 
     writer: str
     number: int
-    tables: Mapping[str, Touched]
+    tables: Mapping[str, TouchedRows]
 
     @property
     def name(self) -> str:
         return f"{self.writer}-{self.number:012d}{_SUFFIX}"
 
     @property
-    def later(self) -> bool:
+    def is_future(self) -> bool:
         """Its rows wait for a time yet to come."""
-        return self.writer.endswith(_LATER)
+        return self.writer.endswith(_FUTURE_SUFFIX)
 
 
 class _Writer:
@@ -68,11 +68,11 @@ class _Writer:
     def __init__(self, kind: str = "") -> None:
         self._kind = kind
         self.lock = threading.Lock()
-        self.begin()
+        self.start_new_name()
 
-    def begin(self) -> None:
+    def start_new_name(self) -> None:
         self.name = f"{int(time.time() * 1000):x}{secrets.token_hex(3)}{self._kind}"
-        self.last = 0
+        self.last_number = 0
 
 
 class Spool:
@@ -81,20 +81,22 @@ class Spool:
     Who only `receives` does not remember what is in the files: that is for who reads them.
     """
 
-    def __init__(self, directory: Directory, *, most: int = MOST, receives: bool = False) -> None:
-        self._directory, self._most, self._receives = directory, most, receives
-        self._bytes, self._measured = 0, float("-inf")
+    def __init__(
+        self, directory: StateDirectory, *, max_bytes: int = MAX_SPOOL_BYTES, is_write_only: bool = False
+    ) -> None:
+        self._directory, self._max_bytes, self._is_write_only = directory, max_bytes, is_write_only
+        self._bytes, self._measured_at = 0, float("-inf")
         self._lock = threading.Lock()
         self._writer = _Writer()
-        self._segments: set[str] = set()
-        self._written: dict[str, list[Segment]] = {}
+        self._segment_names: set[str] = set()
+        self._segments_by_writer: dict[str, list[Segment]] = {}
         """By writer, in order; the same for each table in which something was touched: what is kept for readers that
         come back is many times what a batch asks for, and that lies at the ends."""
-        self._of_table: dict[str, dict[str, list[Segment]]] = {}
+        self._segments_by_table: dict[str, dict[str, list[Segment]]] = {}
         self._listeners: list[Callable[[], None]] = []
-        directory.make()
-        self.id = self._named("id") or self._name("id", secrets.token_hex(6))
-        self.epoch = self._named("epoch")
+        directory.create()
+        self.id = self._read_name("id") or self._write_name("id", secrets.token_hex(6))
+        self.epoch = self._read_name("epoch")
         """The peer's life whose changes are here; None before the first."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -104,70 +106,70 @@ class Spool:
         """Names this spool and the peer's life in it: between two of them something may have been lost."""
         return f"{self.id}.{self.epoch}"
 
-    def begin(self, epoch: str) -> None:
+    def begin_epoch(self, epoch: str) -> None:
         """From now on, what comes is of this life of the peer. What lay between two lives was never sent."""
         if self.epoch != epoch:
-            self.epoch = self._name("epoch", epoch)
+            self.epoch = self._write_name("epoch", epoch)
 
-    def lose(self, wals: Sequence[str]) -> None:
+    def record_lost_wals(self, wals: Sequence[str]) -> None:
         """What these WALs held will never come: no mark is believed any more, so every table is compared, once."""
-        if wals and not set(wals) <= set((self._named("lost") or "").split()):
-            self.id = self._name("id", secrets.token_hex(6))
-            self._name("lost", "\n".join(wals))
+        if wals and not set(wals) <= set((self._read_name("lost") or "").split()):
+            self.id = self._write_name("id", secrets.token_hex(6))
+            self._write_name("lost", "\n".join(wals))
 
-    def _named(self, name: str) -> str | None:
-        path = self._directory.fetch(name, again=True)
+    def _read_name(self, name: str) -> str | None:
+        path = self._directory.fetch(name, refresh=True)
         return path.read_text() if path.exists() else None
 
-    def _name(self, name: str, value: str) -> str:
-        self._put(name, value.encode())
+    def _write_name(self, name: str, value: str) -> str:
+        self._write_file(name, value.encode())
         return value
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def append(self, data: bytes, *, later: bool = False) -> Segment:
+    def append(self, data: bytes, *, is_future: bool = False) -> Segment:
         """Keep a frame's rows. They are durable when this returns; Malformed leaves nothing behind.
 
         `later`: rows whose cells have times yet to come. They have a writer of their own, so that they keep no others.
         """
-        tables = protocol.read(data)
-        self._make_room(len(data))
-        writer = _Writer(_LATER) if later else self._writer
+        tables = protocol.decode_tables(data)
+        self._reserve_bytes(len(data))
+        writer = _Writer(_FUTURE_SUFFIX) if is_future else self._writer
         with writer.lock:
-            segment = Segment(writer.name, writer.last + 1, tables)
+            segment = Segment(writer.name, writer.last_number + 1, tables)
             try:
-                self._put(segment.name, _MAGIC + struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data)
+                self._write_file(segment.name, _MAGIC + struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data)
             except BaseException:
                 # Whether it is there is not known: its number must not be used again, and there must be no gap.
-                writer.begin()
+                writer.start_new_name()
                 raise
-            writer.last += 1
-            if not self._receives:
-                self._know(segment)
-        self.tell()
+            writer.last_number += 1
+            if not self._is_write_only:
+                self._register_segment(segment)
+        self.notify_listeners()
         return segment
 
-    def _make_room(self, more: int) -> None:
+    def _reserve_bytes(self, added_bytes: int) -> None:
         """StoreError if there is none: who sent it keeps it, and asks again."""
         with self._lock:
-            if time.monotonic() - self._measured > _MEASURED:
-                self._bytes, self._measured = self._directory.size(f"*{_SUFFIX}"), time.monotonic()
-            if self._bytes + more > self._most:
+            if time.monotonic() - self._measured_at > _SIZE_CHECK_INTERVAL:
+                self._bytes, self._measured_at = self._directory.total_bytes(f"*{_SUFFIX}"), time.monotonic()
+            if self._bytes + added_bytes > self._max_bytes:
                 raise StoreError(
                     f"{self._directory} holds {self._bytes:,} bytes that no batch has taken; HBase keeps what follows.",
                     hint="Let somebody maintain the database, or allow more: vk hbase listen --spool SIZE.",
                 )
-            self._bytes += more
+            self._bytes += added_bytes
 
-    def on_news(self, told: Callable[[], None]) -> None:
+    def on_changes(self, notify: Callable[[], None]) -> None:
         """Call this whenever something was appended here, or who appends has come or gone."""
-        self._listeners.append(told)
+        self._listeners.append(notify)
 
-    def tell(self) -> None:
+    def notify_listeners(self) -> None:
         for told in self._listeners:
             told()
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _write_file(self, name: str, data: bytes) -> None:
         path = self._directory / name
         fresh = path.with_name(f".{name}.{secrets.token_hex(4)}")
         try:
@@ -179,88 +181,91 @@ class Spool:
             flush_directory(path.parent)
         finally:
             fresh.unlink(missing_ok=True)
-        self._directory.save(name)
+        self._directory.upload(name)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def read_new_segments(self) -> None:
         """Read what others have appended."""
-        self.id, self.epoch = self._named("id") or self.id, self._named("epoch")
-        new = self._unread()
+        self.id, self.epoch = self._read_name("id") or self.id, self._read_name("epoch")
+        new = self._unread_names()
         if not new:
             return
         # A list may have a file and miss one that was there before: those are in a list that is made after it.
         upto: dict[str, int] = {}
-        for writer, number in map(_place, new):
+        for writer, number in map(_parse_name, new):
             upto[writer] = max(upto.get(writer, 0), number)
-        for name in self._unread():
-            writer, number = _place(name)
+        for name in self._unread_names():
+            writer, number = _parse_name(name)
             if number <= upto.get(writer, 0):
-                self._add(name)
+                self._read_segment(name)
 
-    def _unread(self) -> list[str]:
-        found = self._directory.names(f"*{_SUFFIX}")
-        return [name for name in found if name not in self._segments]
+    def _unread_names(self) -> list[str]:
+        found = self._directory.list_names(f"*{_SUFFIX}")
+        return [name for name in found if name not in self._segment_names]
 
-    def _add(self, name: str) -> None:
+    def _read_segment(self, name: str) -> None:
         path = self._directory.fetch(name)
         try:
-            segment = _read(path)
+            segment = _read_segment_file(path)
         except CorruptState:
             # What was pushed in it is lost: no mark is believed any more, so every table is compared with its image.
-            self.id = self._name("id", secrets.token_hex(6))
+            self.id = self._write_name("id", secrets.token_hex(6))
             path.replace(path.with_suffix(".damaged"))
             return
         if segment is not None:
-            self._know(segment)
+            self._register_segment(segment)
 
-    def _know(self, segment: Segment) -> None:
+    def _register_segment(self, segment: Segment) -> None:
         with self._lock:
-            if segment.name not in self._segments:
-                self._segments.add(segment.name)
-                for kept in (self._written, *(self._of_table.setdefault(table, {}) for table in segment.tables)):
-                    insort(kept.setdefault(segment.writer, []), segment, key=_number)
+            if segment.name not in self._segment_names:
+                self._segment_names.add(segment.name)
+                for kept in (
+                    self._segments_by_writer,
+                    *(self._segments_by_table.setdefault(table, {}) for table in segment.tables),
+                ):
+                    insort(kept.setdefault(segment.writer, []), segment, key=_segment_number)
 
-    def mark(self) -> Mark:
+    def current_mark(self) -> SpoolMark:
         """All that is here."""
         with self._lock:
-            return {writer: written[-1].number for writer, written in self._written.items()}
+            return {writer: written[-1].number for writer, written in self._segments_by_writer.items()}
 
-    def after(self, mark: Mark, table: str) -> list[Segment]:
+    def segments_after(self, mark: SpoolMark, table: str) -> list[Segment]:
         """The files behind a mark that have rows of a table, each writer's in order."""
         with self._lock:
-            written = sorted(self._of_table.get(table, {}).items())
-            return [one for writer, kept in written for one in kept[_upto(kept, mark.get(writer, 0)) :]]
+            written = sorted(self._segments_by_table.get(table, {}).items())
+            return [one for writer, kept in written for one in kept[_count_up_to(kept, mark.get(writer, 0)) :]]
 
-    def remove(self, mark: Mark) -> None:
+    def remove(self, mark: SpoolMark) -> None:
         """Forget the files up to a mark."""
-        self._measured = float("-inf")
+        self._measured_at = float("-inf")
         for writer, number in mark.items():
             with self._lock:
-                written = self._written.get(writer, [])
-                gone = written[: _upto(written, number)]
+                written = self._segments_by_writer.get(writer, [])
+                gone = written[: _count_up_to(written, number)]
             for segment in gone:
                 self._directory.remove(segment.name)
             with self._lock:
-                self._segments.difference_update(segment.name for segment in gone)
-                for kept in (self._written, *self._of_table.values()):
+                self._segment_names.difference_update(segment.name for segment in gone)
+                for kept in (self._segments_by_writer, *self._segments_by_table.values()):
                     if writer in kept:
-                        del kept[writer][: _upto(kept[writer], number)]
+                        del kept[writer][: _count_up_to(kept[writer], number)]
                         if not kept[writer]:
                             del kept[writer]
 
     @property
-    def size(self) -> int:
-        return len(self._segments)
+    def segment_count(self) -> int:
+        return len(self._segment_names)
 
 
-def least(marks: list[Mark]) -> Mark:
+def common_mark(marks: list[SpoolMark]) -> SpoolMark:
     """What all of these marks have."""
     writers = set.intersection(*(set(m) for m in marks)) if marks else set()
     return {writer: min(m[writer] for m in marks) for writer in writers}
 
 
-def _read(path: Path) -> Segment | None:
+def _read_segment_file(path: Path) -> Segment | None:
     try:
         data = path.read_bytes()
     except FileNotFoundError:  # the batch that has it was faster
@@ -269,19 +274,19 @@ def _read(path: Path) -> Segment | None:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
     if data[:4] != _MAGIC or struct.unpack_from("<Q", data, 4)[0] != xxhash.xxh3_64_intdigest(data[12:]):
         raise CorruptState(f"{path} is damaged: what HBase pushed in it is lost.")
-    return Segment(*_place(path.name), protocol.read(data[12:]))
+    return Segment(*_parse_name(path.name), protocol.decode_tables(data[12:]))
 
 
-def _number(segment: Segment) -> int:
+def _segment_number(segment: Segment) -> int:
     return segment.number
 
 
-def _upto(kept: Sequence[Segment], number: int) -> int:
+def _count_up_to(segments: Sequence[Segment], number: int) -> int:
     """How many of them are up to this number."""
-    return bisect_right(kept, number, key=_number)
+    return bisect_right(segments, number, key=_segment_number)
 
 
-def _place(name: str) -> tuple[str, int]:
+def _parse_name(name: str) -> tuple[str, int]:
     writer, _, number = name.removesuffix(_SUFFIX).rpartition("-")
     return writer, int(number)
 
@@ -290,21 +295,21 @@ def _place(name: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushMark:
     """Up to which mark of a spool's life. `complete`: that was known to be everything up to the batch's cut."""
 
-    life: str
-    mark: Mapping[str, int]
-    complete: bool
-    known: Mapping[str, int] | None = field(default=None, compare=False)
+    spool_life: str
+    spool_mark: Mapping[str, int]
+    is_complete: bool
+    arrived_mark: Mapping[str, int] | None = field(default=None, compare=False)
     """What had come when the batch read its rows: more than the mark, if some of it was of times after the cut. It is
     not published: in the process that read them only."""
-    upto: int | None = field(default=None, compare=False)
+    cut: int | None = field(default=None, compare=False)
     """The cut at which it read them, likewise: of the files known by then, each row without a later time was read."""
 
     def to_json(self) -> list[Any]:
-        return [self.life, dict(self.mark), self.complete]
+        return [self.spool_life, dict(self.spool_mark), self.is_complete]
 
     @staticmethod
-    def from_json(data: list[Any]) -> Pushed:
-        return Pushed(data[0], data[1], data[2])
+    def from_json(data: list[Any]) -> PushMark:
+        return PushMark(data[0], data[1], data[2])

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from viewkeeper.errors import BadValue
-from viewkeeper_hbase.thrift.connection import idl
-from viewkeeper_hbase.thrift.errors import NoSuchNamespace, NoSuchTable, OutcomeUnknown, Refused, Unavailable
-from viewkeeper_hbase.thrift.pool import Pool
+from viewkeeper_hbase.thrift.connection import thrift_interface
+from viewkeeper_hbase.thrift.errors import NoSuchNamespace, NoSuchTable, OutcomeUnknown, RequestRefused, Unavailable
+from viewkeeper_hbase.thrift.pool import GatewayPool
 
-FOREVER = 2147483647
+NO_TIME_TO_LIVE = 2147483647
 
 
 @dataclass(frozen=True)
-class Family:
+class ColumnFamily:
     """A column family. What is None is left to HBase."""
 
     name: bytes
@@ -30,14 +30,14 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Description:
+class HBaseTableDescription:
     """A table as HBase has it."""
 
     name: str
-    families: tuple[Family, ...]
+    families: tuple[ColumnFamily, ...]
     attributes: Mapping[bytes, bytes]
 
-    def family(self, name: bytes) -> Family | None:
+    def family(self, name: bytes) -> ColumnFamily | None:
         return next((family for family in self.families if family.name == name), None)
 
 
@@ -51,27 +51,29 @@ class Region:
     port: int
 
 
-class Tables:
+class HBaseAdmin:
     """What a database administrator does. Names are `namespace:table`; without a namespace it is `default`."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: GatewayPool) -> None:
         self._pool = pool
 
     # -- namespaces ---------------------------------------------------------------------------------------------------
 
-    def namespaces(self) -> list[str]:
+    def list_namespaces(self) -> list[str]:
         return sorted(self._pool.call("listNamespaces", repeatable=True))
 
     def create_namespace(self, name: str) -> None:
         """AlreadyThere if it exists."""
-        self._pool.call("createNamespace", repeatable=False, namespaceDesc=idl().TNamespaceDescriptor(name=name))
+        self._pool.call(
+            "createNamespace", repeatable=False, namespaceDesc=thrift_interface().TNamespaceDescriptor(name=name)
+        )
 
     def delete_namespace(self, name: str) -> None:
         """Only an empty one can be."""
         self._pool.call("deleteNamespace", repeatable=False, name=name)
 
     def require_namespace(self, name: str) -> None:
-        if name not in self.namespaces():
+        if name not in self.list_namespaces():
             raise NoSuchNamespace(
                 f"HBase at {self._pool.gateway.address} has no namespace {name}.",
                 hint=f"Create it (hbase shell: create_namespace '{name}'), or open it with create=true.",
@@ -79,23 +81,25 @@ class Tables:
 
     # -- tables -------------------------------------------------------------------------------------------------------
 
-    def tables(self, namespace: str) -> list[str]:
+    def list_tables(self, namespace: str) -> list[str]:
         """All tables of a namespace, as `namespace:table`."""
         found = self._pool.call("getTableNamesByNamespace", repeatable=True, name=namespace)
         return sorted(f"{namespace}:{table.qualifier.decode()}" for table in found)
 
     def exists(self, table: str) -> bool:
-        return bool(self._ask("tableExists", table))
+        return bool(self._call_for_table("tableExists", table))
 
     def is_enabled(self, table: str) -> bool:
-        return bool(self._ask("isTableEnabled", table))
+        return bool(self._call_for_table("isTableEnabled", table))
 
-    def describe(self, table: str) -> Description:
+    def describe(self, table: str) -> HBaseTableDescription:
         """NoSuchTable if it does not exist."""
         said = self._descriptor_of(table)
-        return Description(table, tuple(_family(one) for one in said.columns or ()), dict(said.attributes or {}))
+        return HBaseTableDescription(
+            table, tuple(_decode_family(one) for one in said.columns or ()), dict(said.attributes or {})
+        )
 
-    def regions(self, table: str) -> list[Region]:
+    def list_regions(self, table: str) -> list[Region]:
         """The regions in key order; together they cover all keys. NoSuchTable if there is none.
 
         While a region splits the gateway may fail with an internal error (seen): asked again, as with gaps.
@@ -103,18 +107,20 @@ class Tables:
         failed = 0
         while True:
             try:
-                found = self._pool.call("getAllRegionLocations", repeatable=True, of_table=table, table=table.encode())
-            except Refused as error:
-                if isinstance(error, NoSuchTable) or failed >= self._pool.retry.times:
+                found = self._pool.call(
+                    "getAllRegionLocations", repeatable=True, table_name=table, table=table.encode()
+                )
+            except RequestRefused as error:
+                if isinstance(error, NoSuchTable) or failed >= self._pool.retry.max_retries:
                     raise
             else:
                 if not found and not self.exists(table):
                     address = self._pool.gateway.address
                     raise NoSuchTable(f"HBase at {address} has no table {table}.", hint="Check the name and namespace.")
-                regions = sorted(map(_region, filter(_serves, found)), key=lambda region: region.start)
-                if _cover(regions):
+                regions = sorted(map(_decode_region, filter(_is_serving, found)), key=lambda region: region.start)
+                if _is_complete_cover(regions):
                     return regions
-                if failed >= self._pool.retry.times:
+                if failed >= self._pool.retry.max_retries:
                     raise Unavailable(f"The regions of HBase table {table} do not settle.", hint="Try again later.")
             time.sleep(self._pool.retry.pause(failed))
             failed += 1
@@ -122,7 +128,7 @@ class Tables:
     def create(
         self,
         table: str,
-        families: Sequence[Family],
+        families: Sequence[ColumnFamily],
         *,
         splits: Sequence[bytes] = (),
         attributes: Mapping[bytes, bytes] | None = None,
@@ -131,9 +137,9 @@ class Tables:
 
         A gateway that cannot take split keys (see `Connection.send`) makes a table of one region.
         """
-        descriptor = idl().TTableDescriptor(
+        descriptor = thrift_interface().TTableDescriptor(
             tableName=table_name(table),
-            columns=[_descriptor(family) for family in families],
+            columns=[_family_descriptor(family) for family in families],
             attributes=dict(attributes or {}) or None,
         )
         keys = sorted(set(splits))
@@ -152,10 +158,10 @@ class Tables:
         said.attributes = {**(said.attributes or {}), **attributes}
         self._change("modifyTable", table, piecewise=True, repeatable=True, desc=said)
 
-    def add_family(self, table: str, family: Family) -> None:
+    def add_family(self, table: str, family: ColumnFamily) -> None:
         self._change_family("addColumnFamily", table, family)
 
-    def alter_family(self, table: str, family: Family) -> None:
+    def alter_family(self, table: str, family: ColumnFamily) -> None:
         """Replace a family's settings: `replace(describe(table).family(name), ...)` keeps what is not named."""
         self._change_family("modifyColumnFamily", table, family)
 
@@ -176,17 +182,17 @@ class Tables:
             self.disable(table)
         self._change("deleteTable", table, tableName=table_name(table))
 
-    def _ask(self, method: str, table: str) -> Any:
-        return self._pool.call(method, repeatable=True, of_table=table, tableName=table_name(table))
+    def _call_for_table(self, method: str, table: str) -> Any:
+        return self._pool.call(method, repeatable=True, table_name=table, tableName=table_name(table))
 
     def _descriptor_of(self, table: str) -> Any:
-        return self._pool.call("getTableDescriptor", repeatable=True, of_table=table, table=table_name(table))
+        return self._pool.call("getTableDescriptor", repeatable=True, table_name=table, table=table_name(table))
 
     def _change(self, method: str, table: str, *, repeatable: bool = False, **arguments: Any) -> None:
-        self._pool.call(method, repeatable=repeatable, of_table=table, **arguments)
+        self._pool.call(method, repeatable=repeatable, table_name=table, **arguments)
 
-    def _change_family(self, method: str, table: str, family: Family) -> None:
-        column = _descriptor(family)
+    def _change_family(self, method: str, table: str, family: ColumnFamily) -> None:
+        column = _family_descriptor(family)
         self._change(method, table, piecewise=bool(family.attributes), tableName=table_name(table), column=column)
 
 
@@ -195,12 +201,12 @@ def table_name(table: str) -> Any:
     namespace, colon, name = table.rpartition(":")
     if not name or (colon and not namespace):
         raise BadValue(f"{table!r} is not the name of an HBase table.", hint="Write namespace:table or table.")
-    return idl().TTableName(ns=(namespace or "default").encode(), qualifier=name.encode())
+    return thrift_interface().TTableName(ns=(namespace or "default").encode(), qualifier=name.encode())
 
 
-def _descriptor(family: Family) -> Any:
-    kept = idl().TKeepDeletedCells
-    return idl().TColumnFamilyDescriptor(
+def _family_descriptor(family: ColumnFamily) -> Any:
+    kept = thrift_interface().TKeepDeletedCells
+    return thrift_interface().TColumnFamilyDescriptor(
         name=family.name,
         attributes=dict(family.attributes) or None,
         maxVersions=family.max_versions,
@@ -214,31 +220,31 @@ def _descriptor(family: Family) -> Any:
     )
 
 
-def _family(said: Any) -> Family:
-    return Family(
-        name=said.name,
-        max_versions=said.maxVersions,
-        min_versions=said.minVersions,
+def _decode_family(descriptor: Any) -> ColumnFamily:
+    return ColumnFamily(
+        name=descriptor.name,
+        max_versions=descriptor.maxVersions,
+        min_versions=descriptor.minVersions,
         keep_deleted_cells=None
-        if said.keepDeletedCells is None
-        else said.keepDeletedCells == idl().TKeepDeletedCells.TRUE,
-        time_to_live=None if said.timeToLive in (None, FOREVER) else said.timeToLive,
-        attributes=dict(said.attributes or {}),
+        if descriptor.keepDeletedCells is None
+        else descriptor.keepDeletedCells == thrift_interface().TKeepDeletedCells.TRUE,
+        time_to_live=None if descriptor.timeToLive in (None, NO_TIME_TO_LIVE) else descriptor.timeToLive,
+        attributes=dict(descriptor.attributes or {}),
     )
 
 
-def _serves(said: Any) -> bool:
+def _is_serving(location: Any) -> bool:
     """Not a copy, nor one that has been split in two."""
-    info = said.regionInfo
+    info = location.regionInfo
     return not (info.replicaId or info.offline or info.split)
 
 
-def _cover(regions: Sequence[Region]) -> bool:
+def _is_complete_cover(regions: Sequence[Region]) -> bool:
     """Whether each begins where the one before ends, from the first key to the last."""
     stops = [b"", *(region.stop for region in regions)]
     return bool(regions) and [region.start for region in regions] == stops[:-1] and stops[-1] == b""
 
 
-def _region(said: Any) -> Region:
-    info, server = said.regionInfo, said.serverName
+def _decode_region(location: Any) -> Region:
+    info, server = location.regionInfo, location.serverName
     return Region(info.startKey or b"", info.endKey or b"", server.hostName, server.port or 0)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from viewkeeper_hbase.thrift.connection import Frame
 
-Positions = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
 
 PUT, DELETE, DELETE_FAMILY_VERSION, DELETE_COLUMN, DELETE_FAMILY = 4, 8, 10, 12, 14
 """What a cell is: a value, or a marker that hides one version, a family's version, a column, a family."""
@@ -27,15 +27,15 @@ class Cells:
     """The rows of one reply: where in the frame each row key, column and value lies."""
 
     frame: Frame
-    key_start: Positions
+    key_start: Offsets
     """For each row. A key that was not found has start = stop = 0 and no cells."""
-    key_stop: Positions
-    first: Positions
+    key_stop: Offsets
+    first: Offsets
     """Row i has the cells first[i] up to first[i + 1]."""
-    head_start: Positions
+    head_start: Offsets
     """For each cell: `s family | 0b 0002 | s qualifier` begins here, and ends 3 bytes before the value's length."""
-    value_start: Positions
-    value_stop: Positions
+    value_start: Offsets
+    value_stop: Offsets
     time: npt.NDArray[np.int64]
     kind: npt.NDArray[np.uint8]
 
@@ -50,44 +50,48 @@ class Cells:
     def keys(self) -> pa.Array:
         """Row keys, binary; null where nothing was found."""
         found = self.key_stop > 0
-        return _slices(self.frame, self.key_start[found], self.key_stop[found], None if found.all() else _places(found))
+        return _slice_values(
+            self.frame, self.key_start[found], self.key_stop[found], None if found.all() else _slice_indices(found)
+        )
 
     @cached_property
-    def row(self) -> Positions:
+    def row(self) -> Offsets:
         """For each cell, its row."""
         return np.repeat(np.arange(self.rows), np.diff(self.first))
 
     @cached_property
     def values(self) -> pa.Array:
         """For each cell, its value."""
-        return _slices(self.frame, self.value_start, self.value_stop, None)
+        return _slice_values(self.frame, self.value_start, self.value_stop, None)
 
     @cached_property
     def columns(self) -> tuple[tuple[bytes, ...], npt.NDArray[np.int64]]:
         """The columns `family:qualifier` that occur, and for each cell which of them it is of."""
-        return _columns(self)
+        return _identify_columns(self)
 
-    def of_column(self, column: bytes) -> Positions:
+    def cells_of_column(self, column: bytes) -> Offsets:
         """The cells of a column, in order."""
         names, which = self.columns
         return np.flatnonzero(which == names.index(column)) if column in names else np.empty(0, np.int64)
 
-    def newest(self, column: bytes) -> Positions:
+    def newest_cells(self, column: bytes) -> Offsets:
         """For each row, its first (newest) cell of a column, or -1."""
-        cells = self.of_column(column)[::-1]
+        cells = self.cells_of_column(column)[::-1]
         place = np.full(self.rows, -1, np.int64)
         place[self.row[cells]] = cells  # of several versions the first one is written last, and stays
         return place
 
     def column(self, column: bytes) -> pa.Array:
         """For each row, the newest value of a column; null where it has none."""
-        return self.values_at(self.newest(column))
+        return self.values_at(self.newest_cells(column))
 
-    def values_at(self, place: Positions) -> pa.Array:
+    def values_at(self, positions: Offsets) -> pa.Array:
         """For each row the value of its cell at that place; null where it is -1."""
-        has = place >= 0
-        cells = place[has]
-        return _slices(self.frame, self.value_start[cells], self.value_stop[cells], None if has.all() else _places(has))
+        has = positions >= 0
+        cells = positions[has]
+        return _slice_values(
+            self.frame, self.value_start[cells], self.value_stop[cells], None if has.all() else _slice_indices(has)
+        )
 
     def to_batch(self, columns: dict[str, bytes], *, key: str = "_key", time: str | None = None) -> pa.RecordBatch:
         """A record batch: the row key, the named columns, and if asked for the newest cell's time of each row."""
@@ -109,7 +113,7 @@ def no_cells(frame: Frame) -> Cells:
 # -- what is at the places --------------------------------------------------------------------------------------------
 
 
-def _slices(frame: Frame, start: Positions, stop: Positions, places: pa.Array | None) -> pa.Array:
+def _slice_values(frame: Frame, start: Offsets, stop: Offsets, places: pa.Array | None) -> pa.Array:
     """The byte ranges as a binary array. `start` and `stop` ascend.
 
     The frame itself, cut at s0 e0 s1 e1 ..., is a binary array of ranges and the gaps between them: taking every second
@@ -124,12 +128,12 @@ def _slices(frame: Frame, start: Positions, stop: Positions, places: pa.Array | 
     return whole.take(pa.array(np.arange(0, len(cuts), 2)) if places is None else places)
 
 
-def _places(has: npt.NDArray[np.bool_]) -> pa.Array:
+def _slice_indices(has: npt.NDArray[np.bool_]) -> pa.Array:
     """For `_slices`: which range each of `has` is, null where it is False."""
     return pa.array(2 * (np.cumsum(has) - 1), mask=~has)
 
 
-def _columns(cells: Cells) -> tuple[tuple[bytes, ...], Positions]:
+def _identify_columns(cells: Cells) -> tuple[tuple[bytes, ...], Offsets]:
     """Tell columns apart by the bytes of their heads, eight at a time, the last eight overlapping those before."""
     if not len(cells):
         return (), np.empty(0, np.int64)
@@ -151,14 +155,14 @@ def _columns(cells: Cells) -> tuple[tuple[bytes, ...], Positions]:
         _, example, which = np.unique(digest, return_index=True, return_inverse=True)
         if not all(bool((w == w[example][which]).all()) for w in words):
             _, example, which = np.unique(np.stack(words, axis=1), axis=0, return_index=True, return_inverse=True)
-    named = [_name(cells, int(i)) for i in example]
+    named = [_column_name(cells, int(i)) for i in example]
     names = tuple(dict.fromkeys(named))
     if len(names) < len(named):  # a row has several versions of a column
         which = np.array([names.index(name) for name in named])[which]
     return names, which.astype(np.int64)
 
 
-def _name(cells: Cells, cell: int) -> bytes:
+def _column_name(cells: Cells, cell: int) -> bytes:
     head = cells.frame[cells.head_start[cell] : cells.value_start[cell] - 7].tobytes()
     family = struct.unpack_from(">i", head)[0]
     return head[4 : 4 + family] + b":" + head[4 + family + 7 :]

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from viewkeeper_hbase.thrift import request_encoder
 from viewkeeper_hbase.thrift import scan as thrift_scan
-from viewkeeper_hbase.thrift.admin import Tables
+from viewkeeper_hbase.thrift.admin import HBaseAdmin
 from viewkeeper_hbase.thrift.cells import Cells
-from viewkeeper_hbase.thrift.connection import Connection, Gateway, idl
+from viewkeeper_hbase.thrift.connection import Connection, Gateway, thrift_interface
 from viewkeeper_hbase.thrift.errors import OutcomeUnknown
-from viewkeeper_hbase.thrift.pool import Pool, Retry
+from viewkeeper_hbase.thrift.pool import GatewayPool, RetryPolicy
 from viewkeeper_hbase.thrift.request_encoder import TimeRange, split_column
-from viewkeeper_hbase.thrift.scan import Scan
+from viewkeeper_hbase.thrift.scan import ScanRequest
 
 
 class Cell(NamedTuple):
@@ -33,23 +33,23 @@ class Cell(NamedTuple):
     time: int
 
 
-class Client:
+class HBaseClient:
     """A gateway, ready to use from several threads. Names are `namespace:table`."""
 
-    def __init__(self, gateway: Gateway, *, retry: Retry | None = None) -> None:
-        self.pool = Pool(gateway, retry=retry)
-        self.tables = Tables(self.pool)
-        self._fits: dict[str, int] = {}
+    def __init__(self, gateway: Gateway, *, retry: RetryPolicy | None = None) -> None:
+        self.pool = GatewayPool(gateway, retry=retry)
+        self.admin = HBaseAdmin(self.pool)
+        self._rows_per_call: dict[str, int] = {}
         """How many rows of a table were asked for at once without a reply that was too long."""
 
-    def greet(self) -> None:
+    def check_gateway(self) -> None:
         """Raise unless an HBase Thrift2 gateway answers now."""
-        self.pool.greet()
+        self.pool.check_gateway()
 
     def close(self) -> None:
         self.pool.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> HBaseClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,17 +60,21 @@ class Client:
     def put(self, table: str, key: bytes, cells: Mapping[bytes, bytes], *, time: int | None = None) -> None:
         """Write some columns of a row, atomically."""
         self.pool.call(
-            "put", repeatable=time is not None, of_table=table, table=table.encode(), tput=_put(key, cells, time)
+            "put",
+            repeatable=time is not None,
+            table_name=table,
+            table=table.encode(),
+            tput=_thrift_put(key, cells, time),
         )
 
     def delete(self, table: str, key: bytes, columns: Sequence[bytes] = (), *, time: int | None = None) -> None:
         """Delete a row, or all versions of some columns or families, up to a time, atomically."""
-        deletes = _deletes(key, columns, time)
+        deletes = _thrift_deletes(key, columns, time)
         if len(deletes) > 1:
             self.change(table, key, {}, columns, time=time)
             return
         self.pool.call(
-            "deleteSingle", repeatable=time is not None, of_table=table, table=table.encode(), tdelete=deletes[0]
+            "deleteSingle", repeatable=time is not None, table_name=table, table=table.encode(), tdelete=deletes[0]
         )
 
     def change(
@@ -80,9 +84,9 @@ class Client:
         self.pool.call(
             "mutateRow",
             repeatable=time is not None,
-            of_table=table,
+            table_name=table,
             table=table.encode(),
-            trowMutations=_mutations(key, puts, deletes, time),
+            trowMutations=_thrift_mutations(key, puts, deletes, time),
         )
 
     def put_if(
@@ -103,13 +107,13 @@ class Client:
         said = self.pool.call(
             "checkAndPut",
             repeatable=False,
-            of_table=table,
+            table_name=table,
             table=table.encode(),
             row=key,
             family=family,
             qualifier=qualifier or b"",
             value=expected,
-            tput=_put(key, cells, time),
+            tput=_thrift_put(key, cells, time),
         )
         return bool(said)
 
@@ -127,30 +131,30 @@ class Client:
         said = self.pool.call(
             "checkAndMutate",
             repeatable=False,
-            of_table=table,
+            table_name=table,
             table=table.encode(),
             row=key,
             family=family,
             qualifier=qualifier or b"",
-            compareOp=idl().TCompareOp.EQUAL,
+            compareOp=thrift_interface().TCompareOp.EQUAL,
             value=expected,
-            rowMutations=_mutations(key, puts, deletes, None),
+            rowMutations=_thrift_mutations(key, puts, deletes, None),
         )
         return bool(said)
 
-    def tick(self, table: str, key: bytes, column: bytes) -> Cell:
+    def increment_counter(self, table: str, key: bytes, column: bytes) -> Cell:
         """Add one to a counter that need not survive a crash: its value, and the server's clock (ms since 1970)."""
-        hbase = idl()
+        hbase = thrift_interface()
         family, qualifier = split_column(column)
         asked = hbase.TIncrement(
             row=key,
             columns=[hbase.TColumnIncrement(family=family, qualifier=qualifier or b"", amount=1)],
             durability=hbase.TDurability.SKIP_WAL,
         )
-        said = self.pool.call("increment", repeatable=True, of_table=table, table=table.encode(), tincrement=asked)
+        said = self.pool.call("increment", repeatable=True, table_name=table, table=table.encode(), tincrement=asked)
         return Cell(said.columnValues[0].value, said.columnValues[0].timestamp)
 
-    def claim(self, table: str, key: bytes, column: bytes, value: bytes, *, time: int | None = None) -> bytes:
+    def put_if_absent(self, table: str, key: bytes, column: bytes, value: bytes, *, time: int | None = None) -> bytes:
         """Write a value where there is none, and give the value that is there now: one's own, or who was first.
 
         With values that tell the claimants apart, a lost answer does no harm: the row says who won.
@@ -162,7 +166,7 @@ class Client:
                     return value
             except OutcomeUnknown:
                 failed += 1
-                if failed > self.pool.retry.times:
+                if failed > self.pool.retry.max_retries:
                     raise
             there = self.get(table, key, (column,))
             if there:
@@ -172,23 +176,23 @@ class Client:
         self, table: str, key: bytes, columns: Sequence[bytes] = (), *, span: TimeRange | None = None
     ) -> dict[bytes, Cell] | None:
         """The newest cells of a row (in a time range), by column; None if there are none."""
-        hbase = idl()
+        hbase = thrift_interface()
         wanted = [hbase.TColumn(family=f, qualifier=q) for f, q in map(split_column, columns)]
         time_range = hbase.TTimeRange(*span) if span else None
         asked = hbase.TGet(row=key, columns=wanted or None, timeRange=time_range)
-        said = self.pool.call("get", repeatable=True, of_table=table, table=table.encode(), tget=asked)
+        said = self.pool.call("get", repeatable=True, table_name=table, table=table.encode(), tget=asked)
         return {b"%s:%s" % (c.family, c.qualifier): Cell(c.value, c.timestamp) for c in said.columnValues} or None
 
     # -- many rows ----------------------------------------------------------------------------------------------------
 
-    def put_many(
+    def put_rows(
         self,
         table: str,
         keys: pa.Array,
         columns: Mapping[bytes, pa.Array],
         *,
         time: int | pa.Array | None = None,
-        again: bool = False,
+        retry_unknown: bool = False,
     ) -> None:
         """Write rows from binary arrays, one for each column; null writes no cell. One time for all, or one each.
 
@@ -197,28 +201,28 @@ class Client:
         self._write(
             "putMultiple",
             table,
-            request_encoder.puts(table.encode(), keys, columns, time),
-            repeatable=again or time is not None,
+            request_encoder.encode_puts(table.encode(), keys, columns, time),
+            repeatable=retry_unknown or time is not None,
         )
 
-    def delete_many(
+    def delete_rows(
         self,
         table: str,
         keys: pa.Array,
         columns: Sequence[bytes] = (),
         *,
         time: int | pa.Array | None = None,
-        again: bool = False,
+        retry_unknown: bool = False,
     ) -> None:
         """Delete rows, or all versions of some columns or families of them, up to a time; `again` as for puts."""
         self._write(
             "deleteMultiple",
             table,
-            request_encoder.deletes(table.encode(), keys, columns, time),
-            repeatable=again or time is not None,
+            request_encoder.encode_deletes(table.encode(), keys, columns, time),
+            repeatable=retry_unknown or time is not None,
         )
 
-    def get_many(
+    def get_rows(
         self,
         table: str,
         keys: pa.Array,
@@ -228,26 +232,28 @@ class Client:
         versions: int | None = None,
     ) -> Iterator[Cells]:
         """The rows of these keys, in their order; a key that is not there is a row with null for key and no cells."""
-        at, asked = 0, self._fits.get(table, thrift_scan.FIRST_ROWS)
+        at, asked = 0, self._rows_per_call.get(table, thrift_scan.FIRST_ROWS)
         while at < len(keys):
-            for message, count in request_encoder.gets(table.encode(), keys.slice(at, asked), columns, span, versions):
+            for message, count in request_encoder.encode_gets(
+                table.encode(), keys.slice(at, asked), columns, span, versions
+            ):
                 cells = self.pool.attempt(
-                    _rows_of("getMultiple", message), "getMultiple", repeatable=True, of_table=table
+                    _rows_call("getMultiple", message), "getMultiple", repeatable=True, table_name=table
                 )
                 yield cells
                 at += count
-            asked = thrift_scan.fitting(cells.rows, len(cells.frame), asked)
-            self._fits[table] = min(asked, 10 * thrift_scan.FIRST_ROWS)
+            asked = thrift_scan.next_row_count(cells.rows, len(cells.frame), asked)
+            self._rows_per_call[table] = min(asked, 10 * thrift_scan.FIRST_ROWS)
 
-    def scan(self, table: str, wanted: Scan | None = None) -> Generator[Cells, None, None]:
+    def scan(self, table: str, scan: ScanRequest | None = None) -> Generator[Cells, None, None]:
         """Rows in key order; goes on after a lost scanner where it stopped."""
-        return thrift_scan.scan(self.pool, table, wanted or Scan())
+        return thrift_scan.scan_rows(self.pool, table, scan or ScanRequest())
 
-    def changed(
+    def scan_changed(
         self, table: str, span: TimeRange, *, start: bytes = b"", stop: bytes = b"", families: Sequence[bytes] = ()
     ) -> Iterator[Cells]:
         """The rows with a cell or a delete marker in the time range: keys, columns, times and kinds; no values."""
-        wanted = Scan(
+        wanted = ScanRequest(
             start=start,
             stop=stop,
             columns=tuple(families),  # HBase takes no single columns in a raw scan
@@ -257,40 +263,40 @@ class Client:
             filter=b"KeyOnlyFilter()",
             cache_blocks=False,
         )
-        return thrift_scan.scan(self.pool, table, wanted)
+        return thrift_scan.scan_rows(self.pool, table, wanted)
 
     def _write(self, method: str, table: str, messages: Iterable[tuple[bytes, int]], *, repeatable: bool) -> None:
         for message, _ in messages:
-            self.pool.attempt(_done(method, message), method, repeatable=repeatable, of_table=table)
+            self.pool.attempt(_write_call(method, message), method, repeatable=repeatable, table_name=table)
 
 
-def _rows_of(method: str, message: bytes) -> Callable[[Connection], Cells]:
+def _rows_call(method: str, message: bytes) -> Callable[[Connection], Cells]:
     def work(connection: Connection) -> Cells:
-        return thrift_scan.read(connection, method, connection.exchange(method, message))
+        return thrift_scan.decode_rows(connection, method, connection.exchange(method, message))
 
     return work
 
 
-def _done(method: str, message: bytes) -> Callable[[Connection], None]:
+def _write_call(method: str, message: bytes) -> Callable[[Connection], None]:
     def work(connection: Connection) -> None:
         frame = connection.exchange(method, message)
-        if connection.gives_frames:  # else it was decoded on the way
+        if connection.has_frames:  # else it was decoded on the way
             connection.decode(method, frame)
 
     return work
 
 
-def _put(key: bytes, cells: Mapping[bytes, bytes], time: int | None) -> Any:
-    hbase = idl()
+def _thrift_put(key: bytes, cells: Mapping[bytes, bytes], time: int | None) -> Any:
+    hbase = thrift_interface()
     values = [
         hbase.TColumnValue(f, q or b"", value) for (f, q), value in ((split_column(c), v) for c, v in cells.items())
     ]
     return hbase.TPut(row=key, columnValues=values, timestamp=time)
 
 
-def _deletes(key: bytes, columns: Sequence[bytes], time: int | None) -> list[Any]:
+def _thrift_deletes(key: bytes, columns: Sequence[bytes], time: int | None) -> list[Any]:
     """The deletes for a row. Whole families and single columns are deletes of different types."""
-    hbase = idl()
+    hbase = thrift_interface()
     types = hbase.TDeleteType
     wanted = [hbase.TColumn(family=f, qualifier=q, timestamp=time) for f, q in map(split_column, columns)]
     if not wanted:
@@ -301,8 +307,8 @@ def _deletes(key: bytes, columns: Sequence[bytes], time: int | None) -> list[Any
     return [hbase.TDelete(row=key, columns=some, deleteType=kind) for some, kind in both if some]
 
 
-def _mutations(key: bytes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes], time: int | None) -> Any:
-    hbase = idl()
-    both = [hbase.TMutation(deleteSingle=one) for one in _deletes(key, deletes, time)] if deletes else []
-    both += [hbase.TMutation(put=_put(key, puts, time))] if puts else []
+def _thrift_mutations(key: bytes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes], time: int | None) -> Any:
+    hbase = thrift_interface()
+    both = [hbase.TMutation(deleteSingle=one) for one in _thrift_deletes(key, deletes, time)] if deletes else []
+    both += [hbase.TMutation(put=_thrift_put(key, puts, time))] if puts else []
     return hbase.TRowMutations(row=key, mutations=both)

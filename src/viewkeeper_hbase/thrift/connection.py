@@ -26,16 +26,16 @@ import numpy.typing as npt
 
 from viewkeeper.errors import BadValue, MissingDependency
 from viewkeeper.resources.fork_guard import owned
-from viewkeeper_hbase.thrift.errors import NotThrift2, Unavailable
+from viewkeeper_hbase.thrift.errors import NotThrift2Gateway, Unavailable
 
 T = TypeVar("T")
 Frame = npt.NDArray[np.uint8]
 """The bytes of one reply, without the size in front."""
 
-_SURELY_FRESH = 1.0
+_UNCHECKED_IDLE_TIME = 1.0
 """Seconds after which an idle connection is looked at before it is used again; looking costs a system call."""
-_READ_AHEAD = 1 << 14
-_LARGEST_FRAME = 1 << 29
+_RECEIVE_BYTES = 1 << 14
+_MAX_FRAME_BYTES = 1 << 29
 """More than any gateway sends. 'HTTP' and 'SSH-' read as a size are larger."""
 
 
@@ -95,18 +95,18 @@ class Gateway:
         return f"{self.host}:{self.port}"
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection failed in a call. `sent`: the server may have got the whole call."""
 
-    def __init__(self, why: str, *, sent: bool, timed_out: bool = False) -> None:
-        super().__init__(why)
-        self.why = why
-        self.sent = sent
+    def __init__(self, reason: str, *, was_sent: bool, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.was_sent = was_sent
         self.timed_out = timed_out
 
 
 @cache
-def idl() -> Any:
+def thrift_interface() -> Any:
     """Our IDL as thriftpy2 loads it."""
     try:
         import thriftpy2
@@ -123,50 +123,50 @@ class Connection:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.used = time.monotonic()
-        self._idl = idl()
-        self._seqid = 0
-        self._socket = _open(gateway)
+        self.last_used = time.monotonic()
+        self._idl = thrift_interface()
+        self._sequence_number = 0
+        self._socket = _open_socket(gateway)
         self._socket.settimeout(gateway.read_timeout)
-        self._ahead = b""
+        self._unread_bytes = b""
         owned(self, f"The connection to {gateway.address} was made")
-        self._stream = None if gateway.transport == "framed" else _stream(gateway, self._socket)
+        self._stream = None if gateway.transport == "framed" else _stream_protocol(gateway, self._socket)
 
     @property
-    def gives_frames(self) -> bool:
+    def has_frames(self) -> bool:
         """Whether `receive` is possible: replies come as blocks in the binary protocol."""
         return self._stream is None and self.gateway.protocol == "binary"
 
     def call(self, method: str, *, piecewise: bool = False, **arguments: Any) -> Any:
         """Call and decode with thriftpy2. Raises the IDL's exceptions, TApplicationException, or `Lost`."""
-        message = self.message(method, **arguments)
+        message = self.encode_call(method, **arguments)
         deadline = self.send(message, piecewise=piecewise)
         if self._stream is not None:
             try:
                 return self._decode(method, self._stream)
             except OSError as error:
-                raise self._lost(error, sent=True) from error
+                raise self._connection_lost(error, sent=True) from error
             except EOFError as error:
-                raise self._lost(error, sent=True) from error
+                raise self._connection_lost(error, sent=True) from error
         return self.decode(method, self.receive(deadline))
 
     def exchange(self, method: str, message: bytes) -> Frame:
         """Send a call that was encoded in the binary protocol (`batches`), and give its reply as such a frame."""
-        if self.gives_frames:
+        if self.has_frames:
             return self.receive(self.send(message))
-        _, protocol = _in_memory(Gateway("localhost"), message)
+        _, protocol = _memory_protocol(Gateway("localhost"), message)
         protocol.read_message_begin()
         arguments = getattr(self._idl.THBaseService, f"{method}_args")()
         arguments.read(protocol)
         return reply_frame(method, self.call(method, **vars(arguments)))
 
-    def message(self, method: str, **arguments: Any) -> bytes:
+    def encode_call(self, method: str, **arguments: Any) -> bytes:
         """The bytes of a call."""
         from thriftpy2.thrift import TMessageType
 
-        self._seqid += 1
-        buffer, protocol = _in_memory(self.gateway)
-        protocol.write_message_begin(method, TMessageType.CALL, self._seqid)
+        self._sequence_number += 1
+        buffer, protocol = _memory_protocol(self.gateway)
+        protocol.write_message_begin(method, TMessageType.CALL, self._sequence_number)
         getattr(self._idl.THBaseService, f"{method}_args")(**arguments).write(protocol)
         protocol.write_message_end()
         return bytes(buffer.getvalue())
@@ -188,44 +188,44 @@ class Connection:
         except OSError as error:
             # A server that closes early may still have got it all: only a whole frame is acted upon, and sendall
             # gives no count, so "sent" is the careful answer.
-            raise self._lost(error, sent=True) from error
+            raise self._connection_lost(error, sent=True) from error
         return deadline
 
     def receive(self, deadline: float) -> Frame:
         """The next reply, as bytes."""
         try:
             # One read gets the size and, of a short reply, all of it; what belongs to the next reply waits in `_ahead`.
-            while len(self._ahead) < 4:
-                self._ahead += self._some(self._socket.recv(_READ_AHEAD))
-            size: int = struct.unpack_from(">i", self._ahead)[0]
-            if not 0 < size <= _LARGEST_FRAME:
+            while len(self._unread_bytes) < 4:
+                self._unread_bytes += self._require_bytes(self._socket.recv(_RECEIVE_BYTES))
+            size: int = struct.unpack_from(">i", self._unread_bytes)[0]
+            if not 0 < size <= _MAX_FRAME_BYTES:
                 self.close()
-                raise NotThrift2(
+                raise NotThrift2Gateway(
                     f"What answers at {self.gateway.address} is not a framed Thrift gateway: its answer begins"
-                    f" {self._ahead[:16]!r}.",
+                    f" {self._unread_bytes[:16]!r}.",
                     hint="Check the port; for a gateway started without -f use transport=buffered.",
                 )
             frame = np.empty(size, np.uint8)
-            got = min(size, len(self._ahead) - 4)
-            frame[:got] = np.frombuffer(self._ahead, np.uint8, got, 4)
-            self._ahead = self._ahead[4 + got :]
+            got = min(size, len(self._unread_bytes) - 4)
+            frame[:got] = np.frombuffer(self._unread_bytes, np.uint8, got, 4)
+            self._unread_bytes = self._unread_bytes[4 + got :]
             if got < size:
                 self._fill(frame.data[got:], deadline)
         except OSError as error:
-            raise self._lost(error, sent=True) from error
-        self.used = time.monotonic()
+            raise self._connection_lost(error, sent=True) from error
+        self.last_used = time.monotonic()
         return frame
 
     def decode(self, method: str, frame: Frame) -> Any:
         """A reply's value, or its exception raised."""
         try:
-            return self._decode(method, _in_memory(self.gateway, frame.tobytes())[1])
+            return self._decode(method, _memory_protocol(self.gateway, frame.tobytes())[1])
         except EOFError as error:
-            raise self._lost(error, sent=True) from error
+            raise self._connection_lost(error, sent=True) from error
 
-    def is_fresh(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the other side has neither closed an idle connection nor sent anything unasked."""
-        if time.monotonic() - self.used < _SURELY_FRESH:
+        if time.monotonic() - self.last_used < _UNCHECKED_IDLE_TIME:
             return True
         try:
             return not select.select([self._socket], [], [], 0)[0]
@@ -254,11 +254,11 @@ class Connection:
             raise EOFError("the gateway closed the connection") from error
         except TProtocolException as error:
             self.close()
-            raise NotThrift2(
+            raise NotThrift2Gateway(
                 f"What answers at {self.gateway.address} is not Thrift as {self.gateway.protocol}: {error}.",
                 hint="Check port and protocol.",
             ) from error
-        self.used = time.monotonic()
+        self.last_used = time.monotonic()
         for name, value in vars(result).items():
             if name != "success" and value is not None:
                 raise value
@@ -269,25 +269,25 @@ class Connection:
             while len(rest):
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
                 count = self._socket.recv_into(rest)
-                self._some(count)
+                self._require_bytes(count)
                 rest = rest[count:]
         finally:
             self._socket.settimeout(self.gateway.read_timeout)
 
-    def _some(self, got: T) -> T:
+    def _require_bytes(self, received: T) -> T:
         """What was read, which is nothing only when the other side has closed."""
-        if not got:
+        if not received:
             raise ConnectionResetError("the gateway closed the connection")
-        return got
+        return received
 
-    def _lost(self, error: Exception, *, sent: bool) -> Lost:
+    def _connection_lost(self, error: Exception, *, sent: bool) -> ConnectionLost:
         self.close()
         timed_out = isinstance(error, TimeoutError)
         why = f"no answer within {self.gateway.read_timeout:g} s" if timed_out else str(error) or type(error).__name__
-        return Lost(why, sent=sent, timed_out=timed_out)
+        return ConnectionLost(why, was_sent=sent, timed_out=timed_out)
 
 
-def _open(gateway: Gateway) -> socket.socket:
+def _open_socket(gateway: Gateway) -> socket.socket:
     try:
         plain = (
             gateway.connect()
@@ -318,7 +318,7 @@ def _open(gateway: Gateway) -> socket.socket:
         return gateway.tls.context().wrap_socket(plain, server_hostname=gateway.host)
     except OSError as error:
         plain.close()
-        raise NotThrift2(
+        raise NotThrift2Gateway(
             f"HBase's gateway at {gateway.address} and we cannot agree on TLS: {error}.",
             hint="Check that it speaks TLS, and the ca option.",
         ) from error
@@ -328,9 +328,9 @@ def reply_frame(method: str, results: Any) -> Frame:
     """The frame that a framed, binary gateway would have sent: for replies that came in another way."""
     from thriftpy2.thrift import TMessageType
 
-    buffer, protocol = _in_memory(Gateway("localhost"))
+    buffer, protocol = _memory_protocol(Gateway("localhost"))
     protocol.write_message_begin(method, TMessageType.REPLY, 0)
-    result = getattr(idl().THBaseService, f"{method}_result")()
+    result = getattr(thrift_interface().THBaseService, f"{method}_result")()
     if results is not None:
         result.success = results
     result.write(protocol)
@@ -338,7 +338,7 @@ def reply_frame(method: str, results: Any) -> Frame:
     return np.frombuffer(buffer.getvalue(), np.uint8)
 
 
-def _in_memory(gateway: Gateway, value: bytes = b"") -> tuple[Any, Any]:
+def _memory_protocol(gateway: Gateway, value: bytes = b"") -> tuple[Any, Any]:
     """A buffer and a protocol that reads from it and writes to it; the compiled ones where they can be had."""
     from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol, TCyBinaryProtocol
     from thriftpy2.transport import TCyMemoryBuffer, TMemoryBuffer
@@ -349,7 +349,7 @@ def _in_memory(gateway: Gateway, value: bytes = b"") -> tuple[Any, Any]:
     return buffer, protocol(buffer)
 
 
-def _stream(gateway: Gateway, connection: socket.socket) -> Any:
+def _stream_protocol(gateway: Gateway, connection: socket.socket) -> Any:
     """A protocol that reads from the connection itself, for replies whose size is not known beforehand."""
     from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
     from thriftpy2.transport import TBufferedTransport, TSocket

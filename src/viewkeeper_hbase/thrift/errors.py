@@ -24,31 +24,31 @@ class OutcomeUnknown(StoreError):
     """The connection was lost, or the server gave up, after a call that must not be done twice was sent."""
 
 
-class NotThrift2(StoreError):
+class NotThrift2Gateway(StoreError):
     """Something answers at the address, but not an HBase Thrift2 gateway as it was asked for."""
 
 
-class Refused(StoreError):
+class RequestRefused(StoreError):
     """HBase says no, and would say it again."""
 
 
-class NoSuchTable(Refused):
+class NoSuchTable(RequestRefused):
     """The table does not exist, or is disabled."""
 
 
-class NoSuchNamespace(Refused):
+class NoSuchNamespace(RequestRefused):
     """The namespace does not exist."""
 
 
-class NoSuchFamily(Refused):
+class NoSuchFamily(RequestRefused):
     """The table has no such column family."""
 
 
-class AlreadyThere(Refused):
+class AlreadyExists(RequestRefused):
     """The table or namespace to be created exists."""
 
 
-class PermissionDenied(Refused):
+class PermissionDenied(RequestRefused):
     """The gateway's user, or the user it acts for, may not do this."""
 
 
@@ -56,24 +56,24 @@ class ScannerLost(StoreError):
     """The gateway no longer knows the scanner: a new one goes on after the last row seen."""
 
 
-_REFUSALS: tuple[tuple[str, type[Refused], str], ...] = (
+_REFUSALS: tuple[tuple[str, type[RequestRefused], str], ...] = (
     ("AccessDeniedException", PermissionDenied, "Ask for the HBase permission (grant 'user', 'RWC', ...)."),
     ("AccessControlException", PermissionDenied, "Ask for the HBase permission (grant 'user', 'RWC', ...)."),
     ("NamespaceNotFoundException", NoSuchNamespace, "Create it (create_namespace) or name another one in the URL."),
-    ("NamespaceExistException", AlreadyThere, "Choose another name."),
+    ("NamespaceExistException", AlreadyExists, "Choose another name."),
     ("TableNotFoundException", NoSuchTable, "Check the name, namespace included."),
     ("TableNotEnabledException", NoSuchTable, "Enable the table."),
-    ("TableNotDisabledException", Refused, "Disable the table first."),
-    ("TableExistsException", AlreadyThere, "Choose another name."),
+    ("TableNotDisabledException", RequestRefused, "Disable the table first."),
+    ("TableExistsException", AlreadyExists, "Choose another name."),
     ("NoSuchColumnFamilyException", NoSuchFamily, "Check the family, or add it to the table."),
     ("InvalidFamilyOperationException", NoSuchFamily, "Check the family, or add it to the table."),
-    ("DoNotRetryIOException", Refused, ""),
-    ("IllegalArgumentException", Refused, ""),
+    ("DoNotRetryIOException", RequestRefused, ""),
+    ("IllegalArgumentException", RequestRefused, ""),
 )
 _JAVA_CLASS = re.compile(r"(?:[a-z]\w*\.)+(?=[A-Z])")
 
 
-def refusal(message: str, address: str, table: str | None) -> Refused | None:
+def refusal_error(message: str, address: str, table: str | None) -> RequestRefused | None:
     """The error for a server's message that says no; None when it is one that may pass."""
     first = _JAVA_CLASS.sub("", message.strip().split("\n")[0])
     # A batch of puts says: Failed 2 actions: <reason>: 2 times, servers with issues: ...

@@ -22,34 +22,41 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from viewkeeper.resources.fork_guard import owned
-from viewkeeper_hbase.thrift.connection import Connection, Gateway, Lost, idl
-from viewkeeper_hbase.thrift.errors import NotThrift2, OutcomeUnknown, Refused, ScannerLost, Unavailable, refusal
+from viewkeeper_hbase.thrift.connection import Connection, ConnectionLost, Gateway, thrift_interface
+from viewkeeper_hbase.thrift.errors import (
+    NotThrift2Gateway,
+    OutcomeUnknown,
+    RequestRefused,
+    ScannerLost,
+    Unavailable,
+    refusal_error,
+)
 
 T = TypeVar("T")
 
-_IDLE_AT_MOST = 30.0
+_MAX_IDLE_SECONDS = 30.0
 """Seconds. A gateway closes connections on which it hears nothing for 60 s."""
 
 
 @dataclass(frozen=True)
-class Retry:
+class RetryPolicy:
     """How often and how fast a failed call is done again."""
 
-    times: int = 6
-    first: float = 0.1
-    longest: float = 3.0
+    max_retries: int = 6
+    first_pause: float = 0.1
+    max_pause: float = 3.0
 
     def pause(self, attempt: int) -> float:
-        return min(self.longest, self.first * 2.0**attempt) * random.uniform(0.75, 1.25)
+        return min(self.max_pause, self.first_pause * 2.0**attempt) * random.uniform(0.75, 1.25)
 
 
-class Pool:
+class GatewayPool:
     """Connections to one gateway, for the threads of one process."""
 
-    def __init__(self, gateway: Gateway, *, retry: Retry | None = None, keep: int = 8) -> None:
+    def __init__(self, gateway: Gateway, *, retry: RetryPolicy | None = None, max_idle: int = 8) -> None:
         self.gateway = gateway
-        self.retry = retry or Retry()
-        self._keep = keep
+        self.retry = retry or RetryPolicy()
+        self._max_idle = max_idle
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         owned(self, f"The connections to {gateway.address} were made")
@@ -57,13 +64,13 @@ class Pool:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection for one user; kept afterwards unless the block raised."""
-        connection = self._take()
+        connection = self._acquire()
         try:
             yield connection
         except BaseException:
             connection.close()
             raise
-        self._give(connection)
+        self._release(connection)
 
     def close(self) -> None:
         with self._lock:
@@ -71,7 +78,7 @@ class Pool:
         for connection in idle:
             connection.close()
 
-    def greet(self) -> None:
+    def check_gateway(self) -> None:
         """One call that only an HBase Thrift2 gateway answers, without a second try and within the connect time-out."""
         gateway = self.gateway
         connection = Connection(
@@ -83,34 +90,34 @@ class Pool:
         )
         try:
             kind = connection.call("getThriftServerType")
-        except Lost as lost:
+        except ConnectionLost as lost:
             if lost.timed_out:
                 raise Unavailable(
-                    f"What listens at {gateway.address} takes connections but gives {lost.why}:"
+                    f"What listens at {gateway.address} takes connections but gives {lost.reason}:"
                     " it hangs, or it is not an HBase Thrift2 gateway.",
                     hint=hint,
                 ) from lost
-            raise NotThrift2(
-                f"What listens at {gateway.address} is not an HBase Thrift2 gateway: {lost.why}.", hint=hint
+            raise NotThrift2Gateway(
+                f"What listens at {gateway.address} is not an HBase Thrift2 gateway: {lost.reason}.", hint=hint
             ) from lost
         except _application_error() as error:
-            raise NotThrift2(
+            raise NotThrift2Gateway(
                 f"What listens at {gateway.address} is not an HBase Thrift2 gateway: {error.message}.", hint=hint
             ) from error
         finally:
             connection.close()
-        if kind != idl().TThriftServerType.TWO:
-            raise NotThrift2(
+        if kind != thrift_interface().TThriftServerType.TWO:
+            raise NotThrift2Gateway(
                 f"The gateway at {gateway.address} speaks HBase's older interface (`hbase thrift`).",
                 hint="Start `hbase thrift2` and use its port.",
             )
 
-    def call(self, method: str, *, repeatable: bool, of_table: str | None = None, **arguments: Any) -> Any:
+    def call(self, method: str, *, repeatable: bool, table_name: str | None = None, **arguments: Any) -> Any:
         """Call a method of the gateway, decoded by thriftpy2."""
-        return self.attempt(lambda c: c.call(method, **arguments), method, repeatable=repeatable, of_table=of_table)
+        return self.attempt(lambda c: c.call(method, **arguments), method, repeatable=repeatable, table_name=table_name)
 
     def attempt(
-        self, work: Callable[[Connection], T], what: str, *, repeatable: bool, of_table: str | None = None
+        self, work: Callable[[Connection], T], method: str, *, repeatable: bool, table_name: str | None = None
     ) -> T:
         """Do `work` with a connection, again where the table above says so."""
         failed = 0
@@ -119,38 +126,40 @@ class Pool:
                 with self.connection() as connection:
                     return work(connection)
             except Exception as error:
-                self.weigh(error, what, failed, repeatable=repeatable, of_table=of_table)
+                self.raise_unless_retryable(error, method, failed, repeatable=repeatable, table_name=table_name)
             time.sleep(self.retry.pause(failed))
             failed += 1
 
-    def weigh(self, error: Exception, what: str, failed: int, *, repeatable: bool, of_table: str | None) -> None:
+    def raise_unless_retryable(
+        self, error: Exception, method: str, failed: int, *, repeatable: bool, table_name: str | None
+    ) -> None:
         """Return if a call that failed may be done again (after `failed` earlier failures); else raise the reason."""
         address = self.gateway.address
-        where = f"{what} at {address}" + (f" (table {of_table})" if of_table else "")
-        more = failed < self.retry.times
+        where = f"{method} at {address}" + (f" (table {table_name})" if table_name else "")
+        more = failed < self.retry.max_retries
         tried = f" after {failed + 1} tries" if failed else ""
         if isinstance(error, Unavailable):
             if more:
                 return
             raise error
-        if isinstance(error, Lost):
+        if isinstance(error, ConnectionLost):
             if not repeatable:
                 raise OutcomeUnknown(
-                    f"HBase's {where} may or may not have happened: {error.why}.", hint="Look before doing it again."
+                    f"HBase's {where} may or may not have happened: {error.reason}.", hint="Look before doing it again."
                 ) from error
             if more and not error.timed_out:
                 return
             raise Unavailable(
-                f"HBase's {where} failed{tried}: {error.why}.",
+                f"HBase's {where} failed{tried}: {error.reason}.",
                 hint="Check that the gateway runs and is not overloaded; the call can be done again.",
             ) from error
-        if isinstance(error, idl().TIllegalArgument):
+        if isinstance(error, thrift_interface().TIllegalArgument):
             raise ScannerLost(f"HBase's {where} was refused: {error.message}.", hint="Open a new scanner.") from error
-        if isinstance(error, idl().TIOError):
+        if isinstance(error, thrift_interface().TIOError):
             message = error.message or "no reason given"
-            no = refusal(message, address, of_table)
+            no = refusal_error(message, address, table_name)
             if no is None and not error.canRetry:
-                no = Refused(
+                no = RequestRefused(
                     f"HBase's {where} was refused: {message.splitlines()[0][:300]}.", hint="The gateway's log has more."
                 )
             if no is not None:
@@ -167,25 +176,25 @@ class Pool:
                 ) from error
             return
         if isinstance(error, _application_error()):
-            raise Refused(
+            raise RequestRefused(
                 f"HBase's {where} was refused: {error.message}.",
                 hint="An argument is not valid, or the gateway is of another version; its log has more.",
             ) from error
         raise error
 
-    def _take(self) -> Connection:
+    def _acquire(self) -> Connection:
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return Connection(self.gateway)
-            if time.monotonic() - connection.used < _IDLE_AT_MOST and connection.is_fresh():
+            if time.monotonic() - connection.last_used < _MAX_IDLE_SECONDS and connection.is_usable():
                 return connection
             connection.close()
 
-    def _give(self, connection: Connection) -> None:
+    def _release(self, connection: Connection) -> None:
         with self._lock:
-            if len(self._idle) < self._keep:
+            if len(self._idle) < self._max_idle:
                 self._idle.append(connection)
                 return
         connection.close()

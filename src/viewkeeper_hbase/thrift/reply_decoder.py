@@ -29,94 +29,94 @@ import struct
 import numpy as np
 
 from viewkeeper.errors import StoreError
-from viewkeeper_hbase.thrift.cells import PUT, Cells, Positions, no_cells
+from viewkeeper_hbase.thrift.cells import PUT, Cells, Offsets, no_cells
 from viewkeeper_hbase.thrift.connection import Frame
 
 # Rows out of any reply that Thrift allows, one field after the other: slow, and what `frames` is checked against.
 
 
-class Unreadable(StoreError):
+class UnreadableReply(StoreError):
     """A reply that is not what the interface says."""
 
 
 _FIXED = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
 """Bytes of Thrift's fixed-width types: bool, byte, double, i16, i32, i64."""
-_DEEPEST = 20
+_MAX_DEPTH = 20
 _STRING, _STRUCT, _MAP, _SET, _LIST = 11, 12, 13, 14, 15
 
 
-class Reader:
+class ThriftReader:
     """Reads Thrift's binary protocol from one place to the next, never beyond the end."""
 
-    def __init__(self, frame: Frame, at: int) -> None:
+    def __init__(self, frame: Frame, offset: int) -> None:
         self.bytes = frame.tobytes()
-        self.at = at
+        self.offset = offset
 
-    def take(self, form: str) -> int:
-        value: int = struct.unpack_from(form, self.bytes, self.at)[0]
-        self.at += struct.calcsize(form)
+    def read_number(self, form: str) -> int:
+        value: int = struct.unpack_from(form, self.bytes, self.offset)[0]
+        self.offset += struct.calcsize(form)
         return value
 
-    def string(self) -> tuple[int, int]:
-        size = self.take(">i")
-        start, stop = self.at, self.at + size
+    def read_string(self) -> tuple[int, int]:
+        size = self.read_number(">i")
+        start, stop = self.offset, self.offset + size
         if size < 0 or stop > len(self.bytes):
             raise struct.error("a string goes beyond the end")
-        self.at = stop
+        self.offset = stop
         return start, stop
 
-    def field(self) -> tuple[int, int]:
+    def read_field(self) -> tuple[int, int]:
         """Type and number of the next field; type 0 ends a struct."""
-        kind = self.take(">B")
-        return (kind, self.take(">h")) if kind else (0, 0)
+        kind = self.read_number(">B")
+        return (kind, self.read_number(">h")) if kind else (0, 0)
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        if depth > _DEEPEST or self.at >= len(self.bytes):
+        if depth > _MAX_DEPTH or self.offset >= len(self.bytes):
             raise struct.error("a field that is not known has no end")
         if kind in _FIXED:
-            self.at += _FIXED[kind]
+            self.offset += _FIXED[kind]
         elif kind == _STRING:
-            self.string()
+            self.read_string()
         elif kind == _STRUCT:
-            while (inner := self.field()[0]) != 0:
+            while (inner := self.read_field()[0]) != 0:
                 self.skip(inner, depth + 1)
         elif kind in (_LIST, _SET):
-            inner = self.take(">B")
-            for _ in range(self.take(">i")):
+            inner = self.read_number(">B")
+            for _ in range(self.read_number(">i")):
                 self.skip(inner, depth + 1)
         elif kind == _MAP:
-            key, value = self.take(">B"), self.take(">B")
-            for _ in range(self.take(">i")):
+            key, value = self.read_number(">B"), self.read_number(">B")
+            for _ in range(self.read_number(">i")):
                 self.skip(key, depth + 1)
                 self.skip(value, depth + 1)
         else:
             raise struct.error(f"there is no type {kind}")
 
 
-def walk(frame: Frame, start: int, results: int) -> Cells:
+def decode_slowly(frame: Frame, start: int, results: int) -> Cells:
     """The same as `_together`, for any frame that Thrift allows."""
-    walker = Reader(frame, start)
+    walker = ThriftReader(frame, start)
     keys: list[tuple[int, int]] = []
     first = [0]
     cells: list[tuple[int, int, int, int, int]] = []
     try:
         for _ in range(results):
             key = (0, 0)
-            while (field := walker.field()) != (0, 0):
+            while (field := walker.read_field()) != (0, 0):
                 if field == (_STRING, 1):
-                    key = walker.string()
+                    key = walker.read_string()
                 elif field == (_LIST, 2):
-                    walker.take(">B")
-                    cells.extend(_cell(walker) for _ in range(walker.take(">i")))
+                    walker.read_number(">B")
+                    cells.extend(_read_cell(walker) for _ in range(walker.read_number(">i")))
                 else:
                     walker.skip(field[0])
             keys.append(key)
             first.append(len(cells))
-        if walker.field() != (0, 0):
+        if walker.read_field() != (0, 0):
             raise struct.error("there is more than the results")
     except struct.error as error:
-        raise Unreadable(
-            f"The gateway's reply cannot be read at byte {walker.at}: {error}.",
+        raise UnreadableReply(
+            f"The gateway's reply cannot be read at byte {walker.offset}: {error}.",
             hint="Report this with the version of HBase.",
         ) from error
     key_of = np.array(keys, np.int64).reshape(-1, 2).T
@@ -134,53 +134,53 @@ def walk(frame: Frame, start: int, results: int) -> Cells:
     )
 
 
-def _cell(walker: Reader) -> tuple[int, int, int, int, int]:
+def _read_cell(reader: ThriftReader) -> tuple[int, int, int, int, int]:
     head, value, time, kind = -1, (0, 0), 0, PUT
     after_qualifier = -1
-    while (field := walker.field()) != (0, 0):
+    while (field := reader.read_field()) != (0, 0):
         if field == (_STRING, 1):
-            head = walker.at
-            walker.string()
+            head = reader.offset
+            reader.read_string()
         elif field == (_STRING, 2):
-            walker.string()
-            after_qualifier = walker.at
+            reader.read_string()
+            after_qualifier = reader.offset
         elif field == (_STRING, 3):
-            in_order = walker.at == after_qualifier + 3
-            value = walker.string()
+            in_order = reader.offset == after_qualifier + 3
+            value = reader.read_string()
             if not in_order:
                 raise struct.error("the fields of a cell are not in order")
         elif field == (10, 4):
-            time = walker.take(">q")
+            time = reader.read_number(">q")
         elif field == (3, 6):
-            kind = walker.take(">B")
+            kind = reader.read_number(">B")
         else:
-            walker.skip(field[0])
+            reader.skip(field[0])
     if head < 0 or after_qualifier < 0 or value == (0, 0):
         raise struct.error("a cell lacks its family, qualifier or value")
     return head, value[0], value[1], time, kind
 
 
-def decode(frame: Frame) -> Cells | None:
+def decode_frame(frame: Frame) -> Cells | None:
     """The rows of a reply; None when the reply is an exception, which `Connection.decode` raises."""
-    start, results = _header(frame)
+    start, results = _read_header(frame)
     if results < 0:
         return None
-    cells = _together(frame, start, results, misses=False)
+    cells = _decode_vectorised(frame, start, results, has_misses=False)
     if cells is None:
-        cells = _together(frame, start, results, misses=True)
-    return walk(frame, start, results) if cells is None else cells
+        cells = _decode_vectorised(frame, start, results, has_misses=True)
+    return decode_slowly(frame, start, results) if cells is None else cells
 
 
 def count_results(frame: Frame) -> int:
     """How many results a reply holds, found or not; -1 for an exception."""
-    return _header(frame)[1]
+    return _read_header(frame)[1]
 
 
-def _header(frame: Frame) -> tuple[int, int]:
+def _read_header(frame: Frame) -> tuple[int, int]:
     """Where the first result begins and how many there are; -1 if it is not a list of results."""
     head = frame[:300].tobytes()
     if len(head) < 16 or head[:3] != b"\x80\x01\x00":
-        raise Unreadable("The gateway's reply is not a Thrift message.", hint="Check port and protocol.")
+        raise UnreadableReply("The gateway's reply is not a Thrift message.", hint="Check port and protocol.")
     start = 8 + struct.unpack_from(">i", head, 4)[0] + 4
     if head[3] != 2 or head[start : start + 4] != b"\x0f\x00\x00\x0c" or len(head) < start + 8:
         return start, -1
@@ -190,7 +190,7 @@ def _header(frame: Frame) -> tuple[int, int]:
 # -- all at once ------------------------------------------------------------------------------------------------------
 
 
-def _together(frame: Frame, start: int, results: int, *, misses: bool) -> Cells | None:
+def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bool) -> Cells | None:
     """Steps 1 to 4 of the module; None if the frame is not of the usual form."""
     size = len(frame)
     end = size - 1
@@ -202,21 +202,21 @@ def _together(frame: Frame, start: int, results: int, *, misses: bool) -> Cells 
     # 1 guess
     begins = (frame[start:-4] == 0x0B) & (frame[start + 1 : -3] == 0) & (frame[start + 2 : -2] == 1)
     begins &= (frame[start + 3 : -1] == 0) & (frame[start + 4 :] == 0)
-    if misses:
+    if has_misses:
         begins |= (frame[start:-4] == 0x0F) & (frame[start + 2 : -2] == 2) & (frame[start + 3 : -1] == 0x0C)
     at = np.flatnonzero(begins) + start
     if not len(at) or at[0] != start:
         return None
 
     # 2 reach: `word` clipped to the frame, so that a false candidate's nonsense length reads something, not beyond
-    def read(place: Positions) -> Positions:
+    def read(place: Offsets) -> Offsets:
         return word[np.minimum(place, last_word)].astype(np.int64)
 
     after = at + 7 + read(at + 3)
     form = read(after)
     is_row = form == 0x0F00020C
     is_cell = form & 0xFFFFFF00 == 0x0B000200
-    is_miss = frame[at] == 0x0F if misses else np.zeros(len(at), bool)
+    is_miss = frame[at] == 0x0F if has_misses else np.zeros(len(at), bool)
     value_head = after + 7 + read(after + 3)
     value_start = value_head + 7
     value_stop = value_start + read(value_head + 3)
@@ -227,7 +227,7 @@ def _together(frame: Frame, start: int, results: int, *, misses: bool) -> Cells 
     succ = np.where(is_row & ~is_miss, after + 8, np.where(has_tail, tail + 9, cell_end))
 
     # 3 prove
-    kept = _chain(at, succ, end)
+    kept = _follow_chain(at, succ, end)
     if kept is None:
         return None
     if len(kept) < len(at):
@@ -280,14 +280,14 @@ def _together(frame: Frame, start: int, results: int, *, misses: bool) -> Cells 
     )
 
 
-def _chain(at: Positions, succ: Positions, end: int) -> Positions | None:
+def _follow_chain(starts: Offsets, successors: Offsets, end: int) -> Offsets | None:
     """The candidates that are real: reached from the first one. None if the chain does not lead to the end."""
-    breaks = np.flatnonzero(succ[:-1] != at[1:])
+    breaks = np.flatnonzero(successors[:-1] != starts[1:])
     if not len(breaks):
-        return np.arange(len(at)) if succ[-1] == end else None
-    to = np.searchsorted(at, succ)
+        return np.arange(len(starts)) if successors[-1] == end else None
+    to = np.searchsorted(starts, successors)
     jumps = to[breaks].tolist()
-    real = np.zeros(len(at), bool)
+    real = np.zeros(len(starts), bool)
     here = 0
     # Each turn takes a run of real candidates up to a break, and jumps over the false ones behind it.
     run = 0
@@ -295,13 +295,13 @@ def _chain(at: Positions, succ: Positions, end: int) -> Positions | None:
     while True:
         while run < len(breaks_list) and breaks_list[run] < here:
             run += 1
-        stop = breaks_list[run] if run < len(breaks_list) else len(at) - 1
+        stop = breaks_list[run] if run < len(breaks_list) else len(starts) - 1
         real[here : stop + 1] = True
-        place = int(succ[stop])
+        place = int(successors[stop])
         if place == end:
             return np.flatnonzero(real)
         if run == len(breaks_list):
             return None
         here = jumps[run]
-        if here <= stop or here >= len(at) or at[here] != place:
+        if here <= stop or here >= len(starts) or starts[here] != place:
             return None

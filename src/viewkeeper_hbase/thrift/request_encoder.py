@@ -30,21 +30,21 @@ import pyarrow.compute as pc
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.arrow_buffers import one_chunk
 
-LARGEST_CALL = 2_000_000 - 64_000
+MAX_CALL_BYTES = 2_000_000 - 64_000
 """Bytes of one call, its header included."""
-ROWS_AT_ONCE = 10_000
+ROWS_PER_CHUNK = 10_000
 
 Message = bytes
 TimeRange = tuple[int, int]
 """From (included) and to (excluded)."""
 
 
-def puts(
+def encode_puts(
     table: bytes, keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None
 ) -> Iterator[tuple[Message, int]]:
     """putMultiple calls, each with its number of rows. A null is a cell that is not written; a row needs one cell."""
-    for part in _parts(keys, columns, time):
-        cells = [_cell(column, values) for column, values in part.columns.items()]
+    for part in _row_chunks(keys, columns, time):
+        cells = [_encode_cells(column, values) for column, values in part.columns.items()]
         counts = np.zeros(len(part.keys), np.int32)
         for values in part.columns.values():
             counts += np.asarray(values.is_valid())
@@ -55,17 +55,17 @@ def puts(
             )
         pieces = [
             b"\x0b\x00\x01",
-            _sized(part.keys),
+            _length_prefixed(part.keys),
             b"\x0f\x00\x02\x0c",
             _big_endian(counts, ">i4"),
             *cells,
-            *_time(part.time),
+            *_encode_time(part.time),
             b"\x00",
         ]
-        yield from _calls("putMultiple", table, _join(pieces))
+        yield from _cut_into_calls("putMultiple", table, _join_pieces(pieces))
 
 
-def deletes(
+def encode_deletes(
     table: bytes, keys: pa.Array, columns: Sequence[bytes], time: int | pa.Array | None
 ) -> Iterator[tuple[Message, int]]:
     """deleteMultiple calls: whole rows, or all versions of some columns or families, up to a time."""
@@ -73,34 +73,36 @@ def deletes(
     if columns and any(of_families) != all(of_families):
         raise BadValue("Families and single columns cannot be deleted in one call.", hint="Call once for each.")
     kind = b"\x08\x00\x04" + struct.pack(">i", 2 if any(of_families) else 1) + b"\x00"
-    for part in _parts(keys, {}, time):
+    for part in _row_chunks(keys, {}, time):
         if columns:
             # Only a whole row's delete looks at the row's time; a column brings its own (and one for all rows).
             if isinstance(time, pa.Array):
                 raise BadValue(
                     "Column deletes of one call have one time.", hint="Delete whole rows, or call once for each time."
                 )
-            where: list[Any] = [_columns(columns, time)]
+            where: list[Any] = [_encode_columns(columns, time)]
         else:
-            where = _time(part.time)
-        yield from _calls(
+            where = _encode_time(part.time)
+        yield from _cut_into_calls(
             "deleteMultiple",
             table,
-            _join([b"\x0b\x00\x01", _sized(part.keys), *where, kind]),
+            _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), *where, kind]),
         )
 
 
-def gets(
+def encode_gets(
     table: bytes, keys: pa.Array, columns: Sequence[bytes], span: TimeRange | None, versions: int | None
 ) -> Iterator[tuple[Message, int]]:
     """getMultiple calls."""
-    rest = _columns(columns, None) if columns else b""
+    rest = _encode_columns(columns, None) if columns else b""
     if span is not None:
         rest += b"\x0c\x00\x04" + struct.pack(">BhqBhqB", 10, 1, span[0], 10, 2, span[1], 0)
     if versions is not None:
         rest += struct.pack(">Bhi", 8, 5, versions)
-    for part in _parts(keys, {}, None):
-        yield from _calls("getMultiple", table, _join([b"\x0b\x00\x01", _sized(part.keys), rest + b"\x00"]))
+    for part in _row_chunks(keys, {}, None):
+        yield from _cut_into_calls(
+            "getMultiple", table, _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), rest + b"\x00"])
+        )
 
 
 def split_column(column: bytes) -> tuple[bytes, bytes | None]:
@@ -109,7 +111,7 @@ def split_column(column: bytes) -> tuple[bytes, bytes | None]:
     return family, qualifier if colon else None
 
 
-class _Part:
+class _RowChunk:
     """A stretch of rows, small enough for one array's 32-bit offsets."""
 
     def __init__(self, keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None) -> None:
@@ -118,38 +120,44 @@ class _Part:
         self.time = time
 
 
-def _parts(keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None) -> Iterator[_Part]:
-    keys, columns = _plain(keys), {name: _plain(values) for name, values in columns.items()}
+def _row_chunks(keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None) -> Iterator[_RowChunk]:
+    keys, columns = _to_binary(keys), {name: _to_binary(values) for name, values in columns.items()}
     if keys.null_count or (len(keys) and not pc.min(pc.binary_length(keys)).as_py()):
         raise BadValue("A row key for HBase is empty or null.", hint="Every row needs a key of at least one byte.")
-    for at in range(0, len(keys), ROWS_AT_ONCE):
-        part = {name: values.slice(at, ROWS_AT_ONCE) for name, values in columns.items()}
-        yield _Part(
-            keys.slice(at, ROWS_AT_ONCE), part, time.slice(at, ROWS_AT_ONCE) if isinstance(time, pa.Array) else time
+    for at in range(0, len(keys), ROWS_PER_CHUNK):
+        part = {name: values.slice(at, ROWS_PER_CHUNK) for name, values in columns.items()}
+        yield _RowChunk(
+            keys.slice(at, ROWS_PER_CHUNK), part, time.slice(at, ROWS_PER_CHUNK) if isinstance(time, pa.Array) else time
         )
 
 
-def _plain(values: Any) -> pa.Array:
+def _to_binary(values: Any) -> pa.Array:
     values = one_chunk(values)
     return values if values.type == pa.binary() else values.cast(pa.binary())
 
 
-def _cell(column: bytes, values: pa.Array) -> pa.Array:
+def _encode_cells(column: bytes, values: pa.Array) -> pa.Array:
     family, qualifier = split_column(column)
-    head = b"\x0b\x00\x01" + _string(family) + b"\x0b\x00\x02" + _string(qualifier or b"") + b"\x0b\x00\x03"
-    return pc.binary_join_element_wise(head, _sized(values), b"\x00", b"")
+    head = (
+        b"\x0b\x00\x01" + _encode_string(family) + b"\x0b\x00\x02" + _encode_string(qualifier or b"") + b"\x0b\x00\x03"
+    )
+    return pc.binary_join_element_wise(head, _length_prefixed(values), b"\x00", b"")
 
 
-def _columns(columns: Sequence[bytes], time: int | None) -> bytes:
+def _encode_columns(columns: Sequence[bytes], time: int | None) -> bytes:
     said = b"\x0f\x00\x02\x0c" + struct.pack(">i", len(columns))
     for column in columns:
         family, qualifier = split_column(column)
-        said += b"\x0b\x00\x01" + _string(family) + (b"" if qualifier is None else b"\x0b\x00\x02" + _string(qualifier))
+        said += (
+            b"\x0b\x00\x01"
+            + _encode_string(family)
+            + (b"" if qualifier is None else b"\x0b\x00\x02" + _encode_string(qualifier))
+        )
         said += (b"" if time is None else struct.pack(">Bhq", 10, 3, time)) + b"\x00"
     return said
 
 
-def _time(time: int | pa.Array | None) -> list[Any]:
+def _encode_time(time: int | pa.Array | None) -> list[Any]:
     if time is None:
         return []
     if isinstance(time, int):
@@ -157,11 +165,11 @@ def _time(time: int | pa.Array | None) -> list[Any]:
     return [b"\x0a\x00\x03", _big_endian(np.asarray(time), ">i8")]
 
 
-def _string(value: bytes) -> bytes:
+def _encode_string(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
-def _sized(values: pa.Array) -> pa.Array:
+def _length_prefixed(values: pa.Array) -> pa.Array:
     """Each value with its length in front; null stays null."""
     lengths = _big_endian(np.asarray(pc.fill_null(pc.binary_length(values), 0)), ">i4")
     return pc.binary_join_element_wise(lengths, values, b"")
@@ -172,23 +180,23 @@ def _big_endian(numbers: npt.NDArray[Any], form: str) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(flat.itemsize), len(flat), [None, pa.py_buffer(flat)]).cast(pa.binary())
 
 
-def _join(pieces: list[Any]) -> pa.Array:
+def _join_pieces(pieces: list[Any]) -> pa.Array:
     return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement=b"")
 
 
-def _calls(method: str, table: bytes, rows: pa.Array) -> Iterator[tuple[Message, int]]:
+def _cut_into_calls(method: str, table: bytes, rows: pa.Array) -> Iterator[tuple[Message, int]]:
     """Cut joined rows into calls."""
     head = (
         b"\x80\x01\x00\x01"
-        + _string(method.encode())
+        + _encode_string(method.encode())
         + bytes(4)
         + b"\x0b\x00\x01"
-        + _string(table)
+        + _encode_string(table)
         + b"\x0f\x00\x02\x0c"
     )
     ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
     data = memoryview(rows.buffers()[2])
-    room = LARGEST_CALL - len(head) - 5
+    room = MAX_CALL_BYTES - len(head) - 5
     at = 0
     while at < len(rows):
         to = int(np.searchsorted(ends, ends[at] + room, side="right")) - 1

@@ -18,19 +18,19 @@ from typing import Any
 
 from viewkeeper_hbase.thrift import reply_decoder
 from viewkeeper_hbase.thrift.cells import Cells
-from viewkeeper_hbase.thrift.connection import Connection, Frame, idl, reply_frame
+from viewkeeper_hbase.thrift.connection import Connection, Frame, reply_frame, thrift_interface
 from viewkeeper_hbase.thrift.errors import ScannerLost
-from viewkeeper_hbase.thrift.pool import Pool
-from viewkeeper_hbase.thrift.reply_decoder import Unreadable
+from viewkeeper_hbase.thrift.pool import GatewayPool
+from viewkeeper_hbase.thrift.reply_decoder import UnreadableReply
 from viewkeeper_hbase.thrift.request_encoder import TimeRange, split_column
 
 REPLY_BYTES = 2 << 20
 FIRST_ROWS = 200
-_MOST_ROWS = 50_000
+_MAX_ROWS = 50_000
 
 
 @dataclass(frozen=True)
-class Scan:
+class ScanRequest:
     """Which rows and cells to read. Keys from `start` (included) to `stop` (excluded); empty means unbounded."""
 
     start: bytes = b""
@@ -50,8 +50,8 @@ class Scan:
     """False for large scans that should not push others' blocks out of the server's cache."""
     attributes: dict[bytes, bytes] = field(default_factory=dict)
 
-    def as_thrift(self) -> Any:
-        hbase = idl()
+    def to_thrift(self) -> Any:
+        hbase = thrift_interface()
         wanted = [hbase.TColumn(family=f, qualifier=q) for f, q in map(split_column, self.columns)]
         return hbase.TScan(
             startRow=self.start or None,
@@ -66,26 +66,26 @@ class Scan:
         )
 
 
-def scan(pool: Pool, table: str, wanted: Scan) -> Generator[Cells, None, None]:
+def scan_rows(pool: GatewayPool, table: str, request: ScanRequest) -> Generator[Cells, None, None]:
     """The rows of a scan, in key order, up to some thousand at a time."""
-    if (wanted.stop and wanted.start >= wanted.stop) or wanted.limit == 0:
+    if (request.stop and request.start >= request.stop) or request.limit == 0:
         return
-    first = min(FIRST_ROWS, wanted.limit or FIRST_ROWS)
-    cells = pool.attempt(lambda c: _at_once(c, table, wanted, first), "scan", repeatable=True, of_table=table)
-    rows = fitting(cells.rows, len(cells.frame), first)
+    first = min(FIRST_ROWS, request.limit or FIRST_ROWS)
+    cells = pool.attempt(lambda c: _first_rows(c, table, request, first), "scan", repeatable=True, table_name=table)
+    rows = next_row_count(cells.rows, len(cells.frame), first)
     failed, wanted_more = 0, True
     if cells.rows:
         yield cells
-        wanted = _behind(wanted, cells)
-    if cells.rows < first or wanted.limit == 0:
+        request = _remaining_scan(request, cells)
+    if cells.rows < first or request.limit == 0:
         return
     while True:
         try:
             with pool.connection() as connection:
-                scanner = _Scanner(connection, table, wanted, rows)
+                scanner = _Scanner(connection, table, request, rows)
                 while (more := scanner.next()) is not None:
                     failed = 0
-                    wanted, rows = _behind(wanted, more), scanner.rows
+                    request, rows = _remaining_scan(request, more), scanner.rows
                     try:
                         yield more
                     except GeneratorExit:
@@ -96,81 +96,83 @@ def scan(pool: Pool, table: str, wanted: Scan) -> Generator[Cells, None, None]:
         except Exception as error:
             if not wanted_more:  # HBase ends a scanner that nobody asks by itself
                 return
-            _weigh(pool, error, table, failed)
+            _raise_unless_retryable(pool, error, table, failed)
             time.sleep(pool.retry.pause(failed))
             failed += 1
 
 
-def _behind(wanted: Scan, seen: Cells) -> Scan:
+def _remaining_scan(request: ScanRequest, cells: Cells) -> ScanRequest:
     """What is left of a scan after these rows."""
-    left = None if wanted.limit is None else wanted.limit - seen.rows
-    return replace(wanted, start=seen.keys[-1].as_py() + b"\0", limit=left)
+    left = None if request.limit is None else request.limit - cells.rows
+    return replace(request, start=cells.keys[-1].as_py() + b"\0", limit=left)
 
 
-def _weigh(pool: Pool, error: Exception, table: str, failed: int) -> None:
+def _raise_unless_retryable(pool: GatewayPool, error: Exception, table: str, failed: int) -> None:
     try:
-        pool.weigh(error, "scan", failed, repeatable=True, of_table=table)
+        pool.raise_unless_retryable(error, "scan", failed, repeatable=True, table_name=table)
     except ScannerLost:
-        if failed >= pool.retry.times:
+        if failed >= pool.retry.max_retries:
             raise
 
 
-def fitting(rows: int, size: int, asked: int) -> int:
+def next_row_count(rows: int, size: int, requested: int) -> int:
     """How many rows to ask for after a reply of this size; growing slowly, as the next rows may be larger."""
-    return max(1, min(_MOST_ROWS, asked * 8, REPLY_BYTES * rows // size)) if rows else asked
+    return max(1, min(_MAX_ROWS, requested * 8, REPLY_BYTES * rows // size)) if rows else requested
 
 
-def _at_once(connection: Connection, table: str, wanted: Scan, rows: int) -> Cells:
+def _first_rows(connection: Connection, table: str, request: ScanRequest, rows: int) -> Cells:
     """The first rows in a single call, which is all that most scans need."""
-    asked = wanted.as_thrift()
+    asked = request.to_thrift()
     asked.caching = rows
-    return ask(connection, "getScannerResults", table=table.encode(), tscan=asked, numRows=rows)
+    return call_for_rows(connection, "getScannerResults", table=table.encode(), tscan=asked, numRows=rows)
 
 
-def ask(connection: Connection, method: str, **arguments: Any) -> Cells:
+def call_for_rows(connection: Connection, method: str, **arguments: Any) -> Cells:
     """A call whose answer is a list of rows."""
-    if connection.gives_frames:
-        return read(connection, method, connection.receive(connection.send(connection.message(method, **arguments))))
-    return read(connection, method, reply_frame(method, connection.call(method, **arguments)))
+    if connection.has_frames:
+        return decode_rows(
+            connection, method, connection.receive(connection.send(connection.encode_call(method, **arguments)))
+        )
+    return decode_rows(connection, method, reply_frame(method, connection.call(method, **arguments)))
 
 
-def read(connection: Connection, method: str, frame: Frame) -> Cells:
+def decode_rows(connection: Connection, method: str, frame: Frame) -> Cells:
     """The rows in a reply; an exception in it is raised."""
-    cells = reply_decoder.decode(frame)
+    cells = reply_decoder.decode_frame(frame)
     if cells is None:
         connection.decode(method, frame)
-        raise Unreadable(f"The reply to {method} holds neither rows nor an exception.")
+        raise UnreadableReply(f"The reply to {method} holds neither rows nor an exception.")
     return cells
 
 
 class _Scanner:
     """A scanner on the gateway, one request ahead of its reader."""
 
-    def __init__(self, connection: Connection, table: str, wanted: Scan, rows: int) -> None:
+    def __init__(self, connection: Connection, table: str, request: ScanRequest, rows: int) -> None:
         self._connection = connection
-        self._id = connection.call("openScanner", table=table.encode(), tscan=wanted.as_thrift())
-        self._asked = 0
+        self._id = connection.call("openScanner", table=table.encode(), tscan=request.to_thrift())
+        self._requested_rows = 0
         self._deadline = 0.0
         self.rows = rows
         """How many to ask for next."""
-        self._ask()
+        self._request_rows()
 
     def next(self) -> Cells | None:
         """The next rows, or None at the end (the scanner is closed then)."""
-        if not self._asked:
+        if not self._requested_rows:
             self.close()
             return None
-        asked, self._asked = self._asked, 0
-        if not self._connection.gives_frames:
-            cells = ask(self._connection, "getScannerRows", scannerId=self._id, numRows=asked)
-            self._asked = asked if cells.rows == asked else 0
+        asked, self._requested_rows = self._requested_rows, 0
+        if not self._connection.has_frames:
+            cells = call_for_rows(self._connection, "getScannerRows", scannerId=self._id, numRows=asked)
+            self._requested_rows = asked if cells.rows == asked else 0
         else:
             frame = self._connection.receive(self._deadline)
             count = reply_decoder.count_results(frame)
             if count == asked:
-                self.rows = fitting(count, len(frame), asked)
-                self._ask()
-            cells = read(self._connection, "getScannerRows", frame)
+                self.rows = next_row_count(count, len(frame), asked)
+                self._request_rows()
+            cells = decode_rows(self._connection, "getScannerRows", frame)
         if not cells.rows:
             self.close()
             return None
@@ -178,14 +180,14 @@ class _Scanner:
 
     def close(self) -> None:
         """Free the scanner on the gateway, reading the reply that may still be under way."""
-        if self._asked and self._connection.gives_frames:
+        if self._requested_rows and self._connection.has_frames:
             self._connection.receive(self._deadline)
-        self._asked = 0
+        self._requested_rows = 0
         self._connection.call("closeScanner", scannerId=self._id)
 
-    def _ask(self) -> None:
-        self._asked = self.rows
-        if self._connection.gives_frames:
+    def _request_rows(self) -> None:
+        self._requested_rows = self.rows
+        if self._connection.has_frames:
             self._deadline = self._connection.send(
-                self._connection.message("getScannerRows", scannerId=self._id, numRows=self.rows)
+                self._connection.encode_call("getScannerRows", scannerId=self._id, numRows=self.rows)
             )

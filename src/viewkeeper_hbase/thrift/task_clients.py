@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from viewkeeper_hbase.thrift.client import Client
-from viewkeeper_hbase.url import parse
+from viewkeeper_hbase.thrift.client import HBaseClient
+from viewkeeper_hbase.url import parse_url
 
 
 @lru_cache(maxsize=4)
-def client_of(url: str) -> Client:
+def worker_client(url: str) -> HBaseClient:
     """Kept while the process is used again. Processes spread over the gateways that the URL names."""
-    place = parse(url)
-    return Client(place.gateway_of(os.getpid()), retry=place.retry)
+    place = parse_url(url)
+    return HBaseClient(place.choose_gateway(os.getpid()), retry=place.retry)

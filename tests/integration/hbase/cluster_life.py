@@ -32,18 +32,18 @@ class Patient:
     def __init__(self, db: vk.Database) -> None:
         self._db = db
 
-    def refresh(self, lane: str, **how: Any) -> Any:
+    def refresh(self, lane: str, **options: Any) -> Any:
         say("begins")
-        return self._again(self._db.refresh, lane, **how)
+        return self._retry(self._db.refresh, lane, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return partial(self._again, getattr(self._db, name))
+        return partial(self._retry, getattr(self._db, name))
 
-    def _again(self, call: Any, *given: Any, **named: Any) -> Any:
+    def _retry(self, call: Any, *args: Any, **kwargs: Any) -> Any:
         until = time.monotonic() + _PATIENCE
         while True:
             try:
-                return call(*given, **named)
+                return call(*args, **kwargs)
             except StoreError as error:
                 say(f"again: {error.message}")
                 if time.monotonic() > until:
@@ -58,7 +58,7 @@ def main(master: str, url: str, data: str, batches: str, *settings: str) -> None
         sizes: dict[str, Any] = {"batches": int(batches), "seed": 7, "lane": "spark"}
         views = {name: TPCH.views[name] for name in VIEWS}
         files = TPCH.generate(0.01, Path(data))
-        found = verify(Patient(db), files, spark, TPCH, views=views, say=say, **sizes)  # type: ignore[arg-type]
+        found = verify(Patient(db), files, spark, TPCH, views=views, log=say, **sizes)  # type: ignore[arg-type]
     spark.stop()
     say(found[:3] if found else f"{len(views)} views equal after each batch")
     raise SystemExit(1 if found else 0)

@@ -16,7 +16,7 @@ from tests.integration.hbase.shop import fill
 
 import viewkeeper as vk
 from viewkeeper_hbase.devserver.server import Server
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.connection import Gateway
 
 
@@ -32,15 +32,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def client(hbase: Server) -> Iterator[Client]:
-    with Client(Gateway(hbase.host, hbase.port)) as one:
+def client(hbase: Server) -> Iterator[HBaseClient]:
+    with HBaseClient(Gateway(hbase.host, hbase.port)) as one:
         yield one
 
 
 @pytest.fixture
-def namespace(client: Client) -> str:
+def namespace(client: HBaseClient) -> str:
     name = f"vk_{secrets.token_hex(6)}"
-    client.tables.create_namespace(name)
+    client.admin.create_namespace(name)
     return name
 
 

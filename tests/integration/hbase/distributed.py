@@ -32,10 +32,10 @@ class Cluster:
     def port(self) -> int:
         return int(json.loads((self.data / "ports.json").read_text())["gateway"])
 
-    def run(self, *arguments: str, said: str = "") -> str:
+    def run(self, *arguments: str, stdin: str = "") -> str:
         command = [sys.executable, str(TOOL), *arguments]
         done = subprocess.run(
-            command, env=self._env, input=said, capture_output=True, text=True, timeout=400, check=False
+            command, env=self._env, input=stdin, capture_output=True, text=True, timeout=400, check=False
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
@@ -44,7 +44,7 @@ class Cluster:
         """As `run("kill", name)`, at once."""
         os.kill(json.loads((self.data / f"{name}.process").read_text())["pid"], signal.SIGKILL)
 
-    def serves(self, region: str) -> str:
+    def region_server_of(self, region: str) -> str:
         """The region server that has a region, by the tool's name for it."""
         port = int(region.split(",")[1])
         known: dict[str, int] = json.loads((self.data / "ports.json").read_text())

@@ -22,10 +22,10 @@ from tests.integration.hbase.shop import expected, fill, totals
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
 from viewkeeper_hbase.devserver.server import free_port
-from viewkeeper_hbase.layout.layout import MARKED
+from viewkeeper_hbase.layout.layout import MARK_VALUE
 from viewkeeper_hbase.push import admin, settings
-from viewkeeper_hbase.push.settings import Agreed
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.push.settings import PushAgreement
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.connection import Gateway
 
 HOUR = 3_600_000
@@ -50,7 +50,7 @@ class Shop:
     server: Serves
     namespace: str
     state: Path
-    agreed: Agreed
+    push_settings: PushAgreement
     admin: admin.Admin
     spark: Any
 
@@ -94,7 +94,7 @@ class Writer:
         return bytes(self._encode((number,)))
 
     def _connect(self) -> None:
-        self.client = Client(Gateway(self._server.host, self._server.port, connect_timeout=2, read_timeout=20))
+        self.client = HBaseClient(Gateway(self._server.host, self._server.port, connect_timeout=2, read_timeout=20))
 
     def __enter__(self) -> Writer:
         self._thread.start()
@@ -132,28 +132,28 @@ class Writer:
             case 2 | 3:
                 self.client.put(self.name, key, {b"c:price": price}, time=back)
             case _:
-                cells = {b"c:": MARKED, b"c:category": chosen.choice([b"a", b"b", b"c"]), b"c:price": price}
+                cells = {b"c:": MARK_VALUE, b"c:category": chosen.choice([b"a", b"b", b"c"]), b"c:price": price}
                 self.client.put(self.name, key, cells, time=back)
 
     def write_many(self, rows: int, category: bytes = b"many") -> None:
         """So many that the endpoint lets what follows them gather."""
         price = struct.pack(">i", 2) + b"\x01"
-        cells = {b"c:": MARKED, b"c:category": category, b"c:price": price}
+        cells = {b"c:": MARK_VALUE, b"c:category": category, b"c:price": price}
         keys = pa.array([self.key(10_000 + n) for n in range(rows)], pa.binary())
-        self.client.put_many(self.name, keys, {c: pa.array([v] * rows, pa.binary()) for c, v in cells.items()})
+        self.client.put_rows(self.name, keys, {c: pa.array([v] * rows, pa.binary()) for c, v in cells.items()})
 
 
 @contextmanager
 def pushed_to(server: Serves, spark: Any, state: Path) -> Iterator[Shop]:
     """A small shop in a namespace of its own, and the peer for it."""
     namespace = f"vk_{secrets.token_hex(4)}"
-    agreed = Agreed(f"p{namespace}", (f"127.0.0.1:{free_port()}",), (namespace,))
-    made = Shop(server, namespace, state, agreed, admin.Admin(server.data / "conf"), spark)
+    agreed = PushAgreement(f"p{namespace}", (f"127.0.0.1:{free_port()}",), (namespace,))
+    made = Shop(server, namespace, state, agreed, admin.PushAdmin(server.data / "conf"), spark)
     with made.open() as db:
         fill(db)
-        secret = settings.secret(settings.place(db._store.state_path), make=True)
+        secret = settings.read_secret(settings.push_directory(db._store.state_path), create=True)
         made.admin.enable(agreed, secret, None, None, 20)
-        db._store.put_note(settings.NOTE, agreed.to_json())
+        db._store.put_note(settings.AGREEMENT_NOTE, agreed.to_json())
     yield made
     with suppress(StoreError):
         made.admin.remove(agreed.peer)
@@ -172,7 +172,7 @@ def until_it_works(work: Callable[[], Any], seconds: float = 240) -> Any:
 
 def is_pushed(db: Any) -> bool:
     db.refresh()
-    note = db._store.note(settings.STATUS)
+    note = db._store.note(settings.STATUS_NOTE)
     return note is not None and note["by"] == "push"
 
 
@@ -199,7 +199,7 @@ class Process:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
-    def keep(self) -> None:
+    def ensure_running(self) -> None:
         """Start it if it has ended, as a supervisor would, or speaks to a gateway that is elsewhere now."""
         if self._process.poll() is None and self._url != self._shop.url:
             self.stop()

@@ -10,7 +10,7 @@ from tests.contract.planned import check, fill, item
 
 from viewkeeper.commit import cleanup
 from viewkeeper.database import Database
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.state import run_file
 from viewkeeper.store.registry import open_store
 
@@ -23,7 +23,7 @@ def change(db: Any, step: int) -> None:
 def main(url: str, first: int, last: int) -> None:
     """Steps `first` to `last` of a database that step 0 makes."""
     planned.install()
-    cleanup._TIDY_SECONDS = 0.0
+    cleanup._MIN_INTERVAL = 0.0
     run_file.PIECE_ROWS = 100
     with Database(open_store(url, "w"), mode="w", spark=None, progress=None, retention=0.0) as db:
         if first == 0:
@@ -36,7 +36,7 @@ def main(url: str, first: int, last: int) -> None:
         found = db.doctor().findings
         if not all(one.ok for one in found):
             raise SystemExit(str(found))
-        state = Directory(db._store.state_path)
+        state = StateDirectory(db._store.state_path)
         state.remove("b0-never.vkr")  # what is not there, as what was removed before, is no error
 
 

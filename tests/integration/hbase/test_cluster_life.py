@@ -22,9 +22,9 @@ pytest.importorskip("thriftpy2")
 
 from tests import clusters, objects
 from tests.hdfs import Hdfs, hdfs
-from tests.integration.hbase.distributed import Cluster, started
+from tests.integration.hbase.distributed import Cluster, start_cluster
 
-from viewkeeper.runtime.spark.sessions import MACHINE
+from viewkeeper.runtime.spark.sessions import MACHINE_VARIABLE
 
 __all__ = ["hdfs"]
 pytestmark = [pytest.mark.slow, pytest.mark.hbase, pytest.mark.deep, pytest.mark.timeout(3600)]
@@ -51,21 +51,21 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[objects.O
 
 @pytest.fixture
 def cluster(hdfs: Hdfs, tmp_path: Path) -> Iterator[Cluster]:
-    with started(tmp_path / "hbase", f"{hdfs.url}/hbase") as found:
+    with start_cluster(tmp_path / "hbase", f"{hdfs.url}/hbase") as found:
         yield found
 
 
 def test_parts_come_and_go_in_the_middle_of_batches(
     store: objects.ObjectStore, cluster: Cluster, tmp_path: Path
 ) -> None:
-    elsewhere = {MACHINE: "workers", "XDG_CACHE_HOME": str(tmp_path / "workers")}
+    elsewhere = {MACHINE_VARIABLE: "workers", "XDG_CACHE_HOME": str(tmp_path / "workers")}
     name = f"life_{secrets.token_hex(4)}"
     url = f"hbase://{cluster.host}:{cluster.port}/{name}?create=true&state=s3://viewkeeper/{name}"
     data = os.environ.get("VK_TPCH") or str(tmp_path / "data")
     struck: list[str] = []
 
     def object_store_is_away() -> None:
-        with store.away():
+        with store.pause():
             struck.append("object store")
             time.sleep(10)
 

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 import viewkeeper_hbase.thrift
-from viewkeeper_hbase.devserver.processes import HBASE
+from viewkeeper_hbase.devserver.processes import HBASE_PROGRAM
 from viewkeeper_hbase.devserver.server import Server
 
 pytestmark = [pytest.mark.hbase, pytest.mark.slow]
@@ -54,10 +54,10 @@ def test_the_example_in_plain_thriftpy2(categories: Any, hbase: Server, namespac
 @pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac")
 def test_the_example_in_java(categories: Any, hbase: Server, namespace: str, tmp_path: Path) -> None:
     (tmp_path / "ReadView.java").write_text(program("java", namespace))
-    classes = f"{hbase.data / 'conf'}:{HBASE.lib()}/*:{tmp_path}"
+    classes = f"{hbase.data / 'conf'}:{HBASE_PROGRAM.fetch_jars()}/*:{tmp_path}"
     subprocess.run(["javac", "-cp", classes, "ReadView.java"], cwd=tmp_path, timeout=600, check=True)
     done = subprocess.run(
-        [HBASE.java(), f"-Dviewkeeper.log={tmp_path / 'java.log'}", "-cp", classes, "ReadView"],
+        [HBASE_PROGRAM.java_command(), f"-Dviewkeeper.log={tmp_path / 'java.log'}", "-cp", classes, "ReadView"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

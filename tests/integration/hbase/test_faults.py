@@ -14,8 +14,8 @@ from tests.integration.hbase.shop import TOTALS, expected, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import ViewkeeperError
-from viewkeeper.runtime.cost_model import Choice
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper.runtime.cost_model import LaneChoice
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.connection import Gateway
 
 
@@ -64,7 +64,7 @@ def _key(number: int) -> bytes:
 
 def _late(small: SmallHBase, db: Any, number: int) -> None:
     """A row with a time before the last cut, as of a server that took it and was slow to show it."""
-    with Client(Gateway(small.host, small.port)) as client:
+    with HBaseClient(Gateway(small.host, small.port)) as client:
         client.put("shop:items.1", _key(number), {b"c:category": b"late"}, time=db.token("totals").position - 500)
 
 
@@ -76,7 +76,7 @@ def test_a_late_write_is_not_lost_to_views_when_another_one_is_loaded(
     shop.put("items", {"id": 20, "category": "a", "price": 1, "note": "x"})
     shop.refresh(lane)
     _late(small, shop, 99)
-    monkeypatch.setattr("viewkeeper.runtime.executor.Stage.choose", lambda *_: Choice(lane, "it is tested"))
+    monkeypatch.setattr("viewkeeper.runtime.executor.BatchExecutor.choose", lambda *_: LaneChoice(lane, "it is tested"))
     shop.sql("CREATE MATERIALIZED VIEW notes AS SELECT id, category, note FROM items")
     assert shop.get("notes", 99) == {"id": 99, "category": "late", "note": None}
     shop.refresh()

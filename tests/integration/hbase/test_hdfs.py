@@ -72,7 +72,7 @@ def test_a_file_system_that_is_away_and_one_that_is_killed(hdfs: Hdfs, url: str,
     with maintainer(hdfs, url, 2, 8, tmp_path / "a") as process:
         assert process.stdout is not None
         assert next(iter(process.stdout)) == "2\n"
-        with hdfs.away():
+        with hdfs.pause():
             time.sleep(10)
         assert done(process) == [3, 4, 5, 6, 7, 8]
     hdfs.run("kill")

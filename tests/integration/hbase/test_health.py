@@ -18,8 +18,8 @@ import viewkeeper as vk
 from viewkeeper.errors import StoreError
 from viewkeeper_hbase import commit_steps
 from viewkeeper_hbase.devserver.server import Server
-from viewkeeper_hbase.thrift.admin import Family
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.admin import ColumnFamily
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.connection import Gateway
 
 LONG_AGO = 1_000_000_000_000
@@ -31,8 +31,8 @@ CITIES = "CREATE MATERIALIZED VIEW cities AS SELECT city, count(*) AS n FROM oth
 
 
 @pytest.fixture
-def client(server: Server | SmallHBase) -> Iterator[Client]:
-    with Client(Gateway(server.host, server.port)) as one:
+def client(server: Server | SmallHBase) -> Iterator[HBaseClient]:
+    with HBaseClient(Gateway(server.host, server.port)) as one:
         yield one
 
 
@@ -47,7 +47,7 @@ def namespace(db: Any) -> str:
     return str(db._store._namespace)
 
 
-def test_a_write_with_an_old_time_is_found_by_the_audit_and_repaired(shop: Any, client: Client) -> None:
+def test_a_write_with_an_old_time_is_found_by_the_audit_and_repaired(shop: Any, client: HBaseClient) -> None:
     assert shop.audit().differences == 0
     key = b"\x01" + ((1 << 63) + 77).to_bytes(8, "big")
     client.put(f"{namespace(shop)}:items.1", key, {b"c:category": b"old"}, time=LONG_AGO)
@@ -65,10 +65,10 @@ def test_a_write_with_an_old_time_is_found_by_the_audit_and_repaired(shop: Any, 
     assert shop.audit().differences == 0
 
 
-def test_a_delete_whose_marker_is_gone_is_found_in_a_table_that_has_no_past(shop: Any, client: Client) -> None:
+def test_a_delete_whose_marker_is_gone_is_found_in_a_table_that_has_no_past(shop: Any, client: HBaseClient) -> None:
     """The table keeps one version and no deleted cells: it is read as it is, while nothing waits."""
     name = f"{namespace(shop)}:others"
-    client.tables.create(name, [Family(b"d", max_versions=1, keep_deleted_cells=False)])
+    client.admin.create(name, [ColumnFamily(b"d", max_versions=1, keep_deleted_cells=False)])
     for key, city in ((b"1", b"Rome"), (b"2", b"Oslo"), (b"3", b"Rome")):
         client.put(name, key, {b"d:city": city}, time=LONG_AGO)
     with pytest.warns(UserWarning, match="deleted cells|one version"):
@@ -84,7 +84,7 @@ def test_a_delete_whose_marker_is_gone_is_found_in_a_table_that_has_no_past(shop
 
 
 def test_the_doctor_says_what_is_well_and_what_is_not(
-    shop: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+    shop: Any, client: HBaseClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examination = shop.doctor()
     assert examination.healthy, examination
@@ -93,7 +93,7 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
     assert checks["commit"] == "no batch is half done"
 
     name = f"{namespace(shop)}:others"
-    client.tables.create(name, [Family(b"d", max_versions=10, keep_deleted_cells=True)])
+    client.admin.create(name, [ColumnFamily(b"d", max_versions=10, keep_deleted_cells=True)])
     shop.sql(MAPPED.format(namespace(shop)))
     shop.sql(CITIES)
     client.put(name, b"1", {b"d:city": b"\xff"})
@@ -108,7 +108,7 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
         patch.setattr(commit_steps, "write_cells", _fails)
         with pytest.raises(StoreError, match="gone"):
             shop.refresh()
-    shop._holding.end()
+    shop._maintainer_ref.end()
     unfinished = next(finding for finding in shop.doctor().findings if finding.check == "commit")
     assert not unfinished.ok
     assert "The next maintainer finishes it" in unfinished.advice

@@ -14,15 +14,15 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from tests.integration.hbase.shop import expected, opened, totals
+from tests.integration.hbase.shop import expected, open_shop, totals
 
 from viewkeeper.errors import StoreError, ViewkeeperError
 from viewkeeper.store.redo import claim
 from viewkeeper_hbase import commit_steps
 from viewkeeper_hbase.devserver.server import Server
-from viewkeeper_hbase.layout.row_reader import Reader
+from viewkeeper_hbase.layout.row_reader import HBaseRowReader
 from viewkeeper_hbase.thrift.errors import Unavailable
-from viewkeeper_hbase.thrift.pool import Retry
+from viewkeeper_hbase.thrift.pool import RetryPolicy
 
 pytestmark = [pytest.mark.slow, pytest.mark.hbase]
 
@@ -50,7 +50,7 @@ def mortal(hbase: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
-    with opened(mortal, tmp_path / "state", spark) as db:
+    with open_shop(mortal, tmp_path / "state", spark) as db:
         yield db
 
 
@@ -60,9 +60,11 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
     """SIGKILL of HBase in capture, in step 3 and just before the publication; then it starts again."""
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
     owner: Any
-    owner, name = {"capture": (Reader, "rows"), "cells": (commit_steps, "write_cells"), "publish": (claim, "publish")}[
-        at
-    ]
+    owner, name = {
+        "capture": (HBaseRowReader, "rows"),
+        "cells": (commit_steps, "write_cells"),
+        "publish": (claim, "publish"),
+    }[at]
     original = getattr(owner, name)
     killed = []
 
@@ -74,7 +76,7 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, dying)
-        patch.setattr(Retry, "pause", lambda self, attempt: 0.05)
+        patch.setattr(RetryPolicy, "pause", lambda self, attempt: 0.05)
         with pytest.raises(ViewkeeperError):
             shop.refresh()
     assert killed

@@ -16,7 +16,7 @@ from viewkeeper.errors import MaintainerBusy
 from viewkeeper.maintain import registry
 from viewkeeper.store.redo import claim
 from viewkeeper_hbase import commit_steps as commits
-from viewkeeper_hbase.metadata import Published
+from viewkeeper_hbase.metadata import PublishedBatch
 
 LEASE = 3
 """Seconds: a holder on a busy machine renews it late, and must not lose it for that."""
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.slow]
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each handle stands for a process: they do not find each other's maintainer."""
     monkeypatch.setattr(registry, "_registry", {})
-    monkeypatch.setattr(registry, "_key", lambda store: object())
+    monkeypatch.setattr(registry, "_registry_key", lambda store: object())
 
 
 def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_nothing(
@@ -36,10 +36,10 @@ def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_n
 ) -> None:
     shop.put("items", [{"id": n, "category": "new", "price": 5} for n in range(5)])
     held: list[Any] = []
-    publish = claim.publish
-    monkeypatch.setattr(claim, "publish", lambda records, redo: held.append((records, redo)))
+    publish = claim.publish_batch
+    monkeypatch.setattr(claim, "publish_batch", lambda records, redo: held.append((records, redo)))
     shop.refresh()  # it slept before step 4
-    monkeypatch.setattr(claim, "publish", publish)
+    monkeypatch.setattr(claim, "publish_batch", publish)
     shop._maintainer.publisher.lease._done.set()  # nor does it renew its lease
     time.sleep(LEASE + 0.2)
     other = open_db()
@@ -52,7 +52,7 @@ def test_a_successor_finishes_the_claimed_batch_and_the_old_maintainer_changes_n
         commits.write_cells(held[0][0].client, table, held[0][1].number)
     assert (other.status().epoch, totals(other)) == (epoch, expected(other))
     with pytest.raises(MaintainerBusy):
-        shop._store.commit(Published.from_json(held[0][1].published).batch, [])
+        shop._store.commit(PublishedBatch.from_json(held[0][1].published).batch, [])
 
 
 def test_two_maintainers_exclude_each_other(shop: Any, open_db: Callable[..., Any]) -> None:

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.deep]
 @pytest.fixture
 def url(objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     planned.install(monkeypatch.setattr)
-    monkeypatch.setattr(cleanup, "_TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(cleanup, "_MIN_INTERVAL", 0.0)
     monkeypatch.setattr(run_file, "PIECE_ROWS", 100)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server = SmallHBase()
@@ -87,7 +87,7 @@ def test_a_store_that_is_away_costs_a_batch_and_no_change(objects: ObjectStore, 
             change(db, step)
             if step % 2:
                 back = threading.Event()
-                with objects.away():
+                with objects.pause():
                     threading.Timer(10.0, back.set).start()
                     trying = threading.Thread(target=_refresh, args=(db, errors := []))
                     trying.start()

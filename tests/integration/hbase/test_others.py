@@ -18,8 +18,8 @@ from tests.integration.hbase.shop import expected, totals
 import viewkeeper as vk
 from viewkeeper.errors import BadValue
 from viewkeeper_hbase.devserver.server import Server
-from viewkeeper_hbase.thrift.admin import Family
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.admin import ColumnFamily
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.errors import NoSuchTable
 
 pytestmark = [pytest.mark.slow]
@@ -92,15 +92,15 @@ BY_CUSTOMER = """CREATE MATERIALIZED VIEW by_customer AS
 
 
 @pytest.fixture
-def foreign(client: Client, namespace: str) -> str:
+def foreign(client: HBaseClient, namespace: str) -> str:
     """A table that another program made."""
     name = f"{namespace}:their.orders"
-    client.tables.create(name, [Family(b"d", max_versions=20, keep_deleted_cells=True), Family(b"other")])
+    client.admin.create(name, [ColumnFamily(b"d", max_versions=20, keep_deleted_cells=True), ColumnFamily(b"other")])
     return name
 
 
 def test_views_follow_a_table_that_others_made_and_write(
-    open_db: Callable[..., Any], hbase: Server, foreign: str, client: Client
+    open_db: Callable[..., Any], hbase: Server, foreign: str, client: HBaseClient
 ) -> None:
     stranger(
         hbase,
@@ -153,18 +153,18 @@ def test_views_follow_a_table_that_others_made_and_write(
     assert [r["id"] for r in db.scan("orders", prefix="us")] == [-1]
     db.sql("DROP MATERIALIZED VIEW by_customer")
     db.sql("DROP TABLE orders")
-    assert client.tables.exists(foreign)
+    assert client.admin.exists(foreign)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("lane", ["driver", "spark"])
 def test_views_follow_while_regions_split_and_flush(
-    open_db: Callable[..., Any], hbase: Server, client: Client, namespace: str, lane: str
+    open_db: Callable[..., Any], hbase: Server, client: HBaseClient, namespace: str, lane: str
 ) -> None:
     """A small MAX_FILESIZE and a load make regions split; disabling and enabling a table flushes it."""
     table = f"{namespace}:their.big"
     sizes = {b"MAX_FILESIZE": str(2 << 20).encode(), b"MEMSTORE_FLUSHSIZE": str(1 << 20).encode()}
-    client.tables.create(table, [Family(b"d", max_versions=20, keep_deleted_cells=True)], attributes=sizes)
+    client.admin.create(table, [ColumnFamily(b"d", max_versions=20, keep_deleted_cells=True)], attributes=sizes)
     db = open_db()
     db.sql(
         f"""CREATE TABLE big (id STRING PRIMARY KEY, kind STRING, filler STRING)
@@ -192,14 +192,14 @@ def test_views_follow_while_regions_split_and_flush(
     while loading.is_alive():
         db.refresh(lane)
     loading.join()
-    client.tables.disable(table)
-    client.tables.enable(table)
+    client.admin.disable(table)
+    client.admin.enable(table)
     client.put(table, b"000001", {b"d:kind": b"moved"})
     db.refresh(lane)
     deadline = time.monotonic() + 60
-    while len(client.tables.regions(table)) < 2 and time.monotonic() < deadline:
+    while len(client.admin.list_regions(table)) < 2 and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert len(client.tables.regions(table)) > 1, "no region was split"
+    assert len(client.admin.list_regions(table)) > 1, "no region was split"
     rows = db.read("big")
     assert rows.num_rows == 12000 - 24
     want = {kind: rows["kind"].to_pylist().count(kind) for kind in ("k0", "k1", "k2", "moved")}
@@ -215,19 +215,19 @@ def test_a_row_that_cannot_be_read_is_put_aside_and_comes_back(
     stranger(hbase, foreign, "d", 'put(b"eu|1", n=b"xx"); put(b"nonsense", n=long(1)); put(b"eu|2", n=long(2))')
     db.sql(BY_CUSTOMER)
     table = db._store.catalog().table("orders")
-    assert {r.key: r.reason for r in db._store.rejects(table)} == {
+    assert {r.key: r.reason for r in db._store.rejected_rows(table)} == {
         b"eu|1": "d:n is no n (bytes)",
         b"nonsense": "its row key cannot be read",
     }
     stranger(hbase, foreign, "d", 'put(b"eu|1", n=long(10)); put(b"eu|2", n=b""); put(b"eu|3", n=long(3))')
     db.refresh()
     assert db.read("by_customer").to_pylist() == [{"customer": None, "orders": 2, "total": None, "n": 13}]
-    assert sorted(r.key for r in db._store.rejects(table)) == [b"eu|2", b"nonsense"]
+    assert sorted(r.key for r in db._store.rejected_rows(table)) == [b"eu|2", b"nonsense"]
     assert [t.rejected for t in db.status().tables] == [2]
 
 
 def test_a_table_that_cannot_be_mapped_is_refused_and_a_weak_one_warned_about(
-    open_db: Callable[..., Any], client: Client, foreign: str, namespace: str
+    open_db: Callable[..., Any], client: HBaseClient, foreign: str, namespace: str
 ) -> None:
     db = open_db()
     sql = MAPPED.format(table=foreign)
@@ -245,7 +245,7 @@ def test_a_table_that_cannot_be_mapped_is_refused_and_a_weak_one_warned_about(
             db.sql(wrong)
     assert db.sql("SHOW TABLES").num_rows == 0
     weak = f"{namespace}:weak"
-    client.tables.create(weak, [Family(b"d", max_versions=1)])
+    client.admin.create(weak, [ColumnFamily(b"d", max_versions=1)])
     with pytest.warns(UserWarning, match=r"KEEP_DELETED_CELLS|VERSIONS") as said:
         db.sql(MAPPED.format(table=weak))
     assert len(said) == 2
@@ -253,26 +253,26 @@ def test_a_table_that_cannot_be_mapped_is_refused_and_a_weak_one_warned_about(
 
 @pytest.mark.deep
 def test_a_weak_table_is_read_again_whole_after_a_long_pause(
-    open_db: Callable[..., Any], hbase: Server, client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+    open_db: Callable[..., Any], hbase: Server, client: HBaseClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weak = f"{namespace}:weak"
-    client.tables.create(weak, [Family(b"d", max_versions=1, keep_deleted_cells=True)])
+    client.admin.create(weak, [ColumnFamily(b"d", max_versions=1, keep_deleted_cells=True)])
     db = open_db()
     with pytest.warns(UserWarning, match="VERSIONS"):
         db.sql(MAPPED.format(table=weak))
     stranger(hbase, weak, "d", 'put(b"eu|1", n=long(1)); put(b"eu|2", n=long(2))')
     db.sql(BY_CUSTOMER)
     # As after a compaction that took the delete's marker with it: a row is gone and left nothing behind.
-    client.tables.disable(weak)
-    client.tables.truncate(weak)
+    client.admin.disable(weak)
+    client.admin.truncate(weak)
     client.put(weak, b"eu|2", {b"d:n": (2).to_bytes(8, "big")}, time=int(time.time() * 1000) - 60_000)
     stranger(hbase, weak, "d", 'put(b"eu|3", n=long(30))')
-    monkeypatch.setattr("viewkeeper_hbase.capture.feed.RESCAN", 0.0)
+    monkeypatch.setattr("viewkeeper_hbase.capture.feed.RESCAN_AFTER", 0.0)
     db.refresh()
     assert db.read("by_customer").to_pylist() == [{"customer": None, "orders": 2, "total": None, "n": 32}]
 
 
-def test_a_write_that_becomes_visible_late_is_not_lost(shop: Any, client: Client, namespace: str) -> None:
+def test_a_write_that_becomes_visible_late_is_not_lost(shop: Any, client: HBaseClient, namespace: str) -> None:
     """A cell with a time before the last cut, as of a server that took it and was slow to show it."""
     shop.refresh()
     shop.put("items", {"id": 300, "category": "seen", "price": 1})

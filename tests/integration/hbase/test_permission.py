@@ -16,7 +16,7 @@ from tests.integration.hbase.shop import fill, totals
 import viewkeeper as vk
 from viewkeeper.errors import StoreError
 from viewkeeper_hbase.devserver.server import Server
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.connection import Gateway
 from viewkeeper_hbase.thrift.errors import PermissionDenied
 
@@ -56,7 +56,7 @@ def test_a_guest_is_refused_by_name(
     guarded._start_gateway()
     _greeted(guarded)
     refused = "(?i)AccessDenied.*(user.{0,3}guest|guest)"
-    with Client(Gateway(guarded.host, guarded.port)) as client:
+    with HBaseClient(Gateway(guarded.host, guarded.port)) as client:
         with pytest.raises(PermissionDenied, match=refused) as said:
             client.get("shop:items.1", b"x")
         assert "Ask for the HBase permission" in said.value.hint
@@ -65,7 +65,7 @@ def test_a_guest_is_refused_by_name(
         with pytest.raises(PermissionDenied, match=refused):
             client.put("shop:items.1", b"x", {b"c:category": b"y"})
         with pytest.raises(PermissionDenied, match=refused):
-            client.tables.create_namespace("mine")
+            client.admin.create_namespace("mine")
     for mode in ("w", "r"):
         with pytest.raises(PermissionDenied, match=refused):
             vk.open(_url(guarded), mode, state=str(tmp_path / "state"))
@@ -87,8 +87,8 @@ def _greeted(server: Server) -> None:
     deadline = time.monotonic() + 300
     while True:
         try:
-            with Client(Gateway(server.host, server.port)) as client:
-                client.greet()
+            with HBaseClient(Gateway(server.host, server.port)) as client:
+                client.check_gateway()
             return
         except StoreError:
             if time.monotonic() > deadline:

@@ -60,13 +60,13 @@ def _row(n: int, chance: random.Random) -> dict[str, Any]:
 @pytest.fixture
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows that came out of scans."""
-    original, counts = row_reader.read_cells, []
+    original, counts = row_reader.decode_rows, []
 
     def counted(layout: Any, cells: Any, columns: Any) -> Any:
         counts.append(cells.rows)
         return original(layout, cells, columns)
 
-    monkeypatch.setattr(row_reader, "read_cells", counted)
+    monkeypatch.setattr(row_reader, "decode_rows", counted)
     return counts
 
 

@@ -15,13 +15,13 @@ from viewkeeper.store.redo import claim
 from viewkeeper_hbase import cached_state
 from viewkeeper_hbase import commit_steps as commits
 from viewkeeper_hbase.layout import layout
-from viewkeeper_hbase.thrift.admin import Family
-from viewkeeper_hbase.thrift.client import Client
+from viewkeeper_hbase.thrift.admin import ColumnFamily
+from viewkeeper_hbase.thrift.client import HBaseClient
 
 pytestmark = [pytest.mark.slow]
 
 
-def test_a_plain_client_reads_a_view_up_to_the_published_batch(shop: Any, client: Client, namespace: str) -> None:
+def test_a_plain_client_reads_a_view_up_to_the_published_batch(shop: Any, client: HBaseClient, namespace: str) -> None:
     """The documented layout: the state names the published batch; cells have batch numbers as times."""
     shop.put("items", {"id": 0, "category": "a", "price": None})
     shop.put("items", {"id": 90, "category": "zz", "price": 4})
@@ -29,7 +29,7 @@ def test_a_plain_client_reads_a_view_up_to_the_published_batch(shop: Any, client
     shop.put("items", {"id": 90, "category": "zz", "price": None})
     shop.refresh()
     state = json.loads(client.get(f"{namespace}:viewkeeper.meta", b"database", (b"m:state",))[b"m:state"].value)
-    view = next(t for t in client.tables.tables(namespace) if ":totals." in t)
+    view = next(t for t in client.admin.list_tables(namespace) if ":totals." in t)
     key = b"\x01zz\x00\x00"
     now = client.get(view, key, span=(0, state["published"] + 1))
     assert now is not None
@@ -48,7 +48,7 @@ def test_a_half_written_batch_is_not_seen(shop: Any, monkeypatch: pytest.MonkeyP
         raise StoreError("pulled the plug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(claim, "publish", fail)
+        patch.setattr(claim, "publish_batch", fail)
         with pytest.raises(StoreError, match="plug"):
             shop.refresh()
         assert totals(shop) == before
@@ -59,7 +59,7 @@ def test_a_half_written_batch_is_not_seen(shop: Any, monkeypatch: pytest.MonkeyP
 
 def test_a_reader_that_is_too_slow_is_told(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_state, "VIEW_VERSIONS", 3)
-    monkeypatch.setattr(cached_state, "_SURE", 0.0)
+    monkeypatch.setattr(cached_state, "_SAFE_READ_TIME", 0.0)
     monkeypatch.setattr("viewkeeper_hbase.thrift.scan.FIRST_ROWS", 2)
     shop.sql("CREATE MATERIALIZED VIEW copies AS SELECT id, category, price FROM items")
     shop.put("items", [{"id": n, "category": "x", "price": 1} for n in range(50)])
@@ -100,7 +100,7 @@ def test_a_snapshot_shows_tables_and_views_of_one_batch(shop: Any, open_db: Call
 def test_a_snapshot_ends_when_hbase_may_have_dropped_what_it_shows(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "TABLE_VERSIONS", 5)
     monkeypatch.setattr(cached_state, "VIEW_VERSIONS", 3)
-    monkeypatch.setattr(cached_state, "_SURE", 0.0)
+    monkeypatch.setattr(cached_state, "_SAFE_READ_TIME", 0.0)
     with shop.snapshot() as snapshot:
         for n in range(4):
             shop.put("items", {"id": 3, "category": "hot", "price": n})
@@ -118,8 +118,10 @@ def test_a_snapshot_ends_when_hbase_may_have_dropped_what_it_shows(shop: Any, mo
             snapshot.read("totals")
 
 
-def test_a_table_without_a_past_has_no_snapshot(open_db: Callable[..., Any], client: Client, namespace: str) -> None:
-    client.tables.create(f"{namespace}:weak", [Family(b"d", max_versions=1)])
+def test_a_table_without_a_past_has_no_snapshot(
+    open_db: Callable[..., Any], client: HBaseClient, namespace: str
+) -> None:
+    client.admin.create(f"{namespace}:weak", [ColumnFamily(b"d", max_versions=1)])
     db = open_db()
     with pytest.warns(UserWarning, match="KEEP_DELETED_CELLS|VERSIONS"):
         db.sql(

@@ -16,7 +16,7 @@ from tests.integration.hbase.shop import expected, fill, totals
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, StoreError
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.state import run_file
 from viewkeeper_hbase import commit_steps
 
@@ -34,7 +34,7 @@ def test_a_successor_on_another_machine_goes_on_from_the_files_behind_the_url(
 ) -> None:
     place = tmp_path / "remote" / "state"
     url = f"hbase://{small.host}:{small.port}/shop?create=true&lease=1&state={place.as_uri()}"
-    workers = Directory(place.as_uri())  # Spark's workers have the environment that they were started with
+    workers = StateDirectory(place.as_uri())  # Spark's workers have the environment that they were started with
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
     if lane == "driver":
         monkeypatch.setattr(run_file, "PIECE_ROWS", 16)  # runs are in pieces, also when they are merged
@@ -61,12 +61,12 @@ def test_a_successor_on_another_machine_goes_on_from_the_files_behind_the_url(
             assert totals(db)["late"][0] == 50
             assert all(finding.ok for finding in db.doctor().findings if finding.check.startswith("state"))
             db.sql("DROP MATERIALIZED VIEW totals")
-            db._maintain().publisher.state.collected()  # files are removed in the background
+            db._acquire_maintainer().publisher.state.wait_for_collection()  # files are removed in the background
             # What a merge in the background reads and writes goes when the next maintainer opens.
-            assert {p.name for p in place.glob("b*.vkr")} <= db._maintain().publisher.merger.files
+            assert {p.name for p in place.glob("b*.vkr")} <= db._acquire_maintainer().publisher.compactor.files
         with vk.open(url, spark=spark) as db:
             db.refresh(lane)
-            db._maintain().publisher.state.collected()  # files are removed in the background
+            db._acquire_maintainer().publisher.state.wait_for_collection()  # files are removed in the background
             assert not list(place.glob("b*.vkr"))
     finally:
         shutil.rmtree(workers, ignore_errors=True)

@@ -15,8 +15,8 @@ from tests.integration.hbase.shop import expected, totals
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, NotADatabase, SnapshotGone, Unsupported
 from viewkeeper_hbase.devserver.server import Server
-from viewkeeper_hbase.thrift.client import Client
-from viewkeeper_hbase.thrift.errors import NoSuchNamespace, NotThrift2, Unavailable
+from viewkeeper_hbase.thrift.client import HBaseClient
+from viewkeeper_hbase.thrift.errors import NoSuchNamespace, NotThrift2Gateway, Unavailable
 
 pytestmark = [pytest.mark.slow]
 
@@ -73,7 +73,7 @@ def test_a_view_without_a_unique_key_a_join_and_a_view_on_a_view(shop: Any) -> N
     assert {r["title"]: r["total"] for r in shop.read("titles").to_pylist()} == {"Äpfel": 25, "Pears": 21}
 
 
-def test_a_view_is_dropped_replaced_suspended_and_resumed(shop: Any, client: Client, namespace: str) -> None:
+def test_a_view_is_dropped_replaced_suspended_and_resumed(shop: Any, client: HBaseClient, namespace: str) -> None:
     shop.sql("CREATE OR REPLACE MATERIALIZED VIEW totals AS SELECT category, max(price) AS top FROM items GROUP BY 1")
     assert {r["category"]: r["top"] for r in shop.read("totals").to_pylist()} == {"a": 8, "b": 9}
     shop.sql("ALTER MATERIALIZED VIEW totals SUSPEND")
@@ -84,7 +84,7 @@ def test_a_view_is_dropped_replaced_suspended_and_resumed(shop: Any, client: Cli
     assert shop.get("totals", "b")["top"] == 99
     shop.sql("DROP MATERIALIZED VIEW totals")
     shop.sql("DROP TABLE items")
-    assert client.tables.tables(namespace) == [f"{namespace}:viewkeeper.meta"]
+    assert client.admin.list_tables(namespace) == [f"{namespace}:viewkeeper.meta"]
 
 
 def test_what_hbase_cannot_do_is_said(shop: Any) -> None:
@@ -134,7 +134,7 @@ def test_background_maintenance_follows_another_process(shop: Any, open_db: Call
 # -- wrong addresses ---------------------------------------------------------------------------------------------------
 
 
-def test_wrong_places_are_clear_errors(hbase: Server, client: Client, namespace: str) -> None:
+def test_wrong_places_are_clear_errors(hbase: Server, client: HBaseClient, namespace: str) -> None:
     at = f"hbase://{hbase.host}:{hbase.port}"
     for url, kind, reason in [
         ("hbase://127.0.0.1:1/x?connect_timeout=2&retries=0", Unavailable, "127.0.0.1:1"),
@@ -150,11 +150,11 @@ def test_wrong_places_are_clear_errors(hbase: Server, client: Client, namespace:
         assert time.monotonic() - started < 30
     with pytest.raises(NotADatabase, match=namespace):
         vk.open(f"{at}/{namespace}", mode="r")
-    assert client.tables.tables(namespace) == []
+    assert client.admin.list_tables(namespace) == []
 
 
 def test_what_is_no_gateway_is_told_by_its_answer(hbase: Server) -> None:
-    with pytest.raises((NotThrift2, Unavailable), match="Thrift2"):
+    with pytest.raises((NotThrift2Gateway, Unavailable), match="Thrift2"):
         vk.open(f"hbase://{hbase.host}:{hbase.instance().zookeeper_port}/x?connect_timeout=2")
 
 

@@ -59,7 +59,7 @@ def started(url: str, limits: dict[str, Any] | None = None, **settings: Any) -> 
     def serve() -> None:
         try:
             given = Settings(**{"port": 0, **settings}, limits=Limits(**(limits or {})))
-            run(db, given, ready=lambda address, stop: told.put((address, stop)))
+            run(db, given, on_ready=lambda address, stop: told.put((address, stop)))
         except BaseException as error:
             told.put(error)
 

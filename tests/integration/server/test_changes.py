@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from tests.integration.server.conftest import Running
+from tests.integration.server.conftest import RunningServer
 
 import viewkeeper as vk
 from viewkeeper.errors import SnapshotGone
@@ -51,7 +51,9 @@ class Events:
 
 
 @contextmanager
-def listening(running: Running, name: str = "totals", since: str | None = None, **headers: str) -> Iterator[Events]:
+def listening(
+    running: RunningServer, name: str = "totals", since: str | None = None, **headers: str
+) -> Iterator[Events]:
     parameters = {} if since is None else {"since": since}
     with running.http.stream("GET", f"/v1/{name}/changes", params=parameters, headers=headers) as response:
         if response.status_code != 200:
@@ -61,7 +63,7 @@ def listening(running: Running, name: str = "totals", since: str | None = None, 
         yield Events(response)
 
 
-def test_rows_then_changes_then_resumed(served: Running) -> None:
+def test_rows_then_changes_then_resumed(served: RunningServer) -> None:
     with listening(served) as events:
         first = events.next()
         assert first["event"] == "rows"
@@ -84,14 +86,14 @@ def test_rows_then_changes_then_resumed(served: Running) -> None:
         assert events.next("changes")["changes"][0]["after"]["total"] == "9"
 
 
-def test_a_table_can_be_followed_too(served: Running) -> None:
+def test_a_table_can_be_followed_too(served: RunningServer) -> None:
     with listening(served, "items") as events:
         assert len(events.next("rows")["rows"]) == 20
         served.http.delete("/v1/items/rows/3")
         assert events.next("changes")["changes"][0]["before"]["item_id"] == "3"
 
 
-def test_subscribers_that_join_while_changes_come_miss_nothing(served: Running) -> None:
+def test_subscribers_that_join_while_changes_come_miss_nothing(served: RunningServer) -> None:
     """Each applies what it gets to the rows it was given; all end with the view."""
     stop = threading.Event()
 
@@ -142,7 +144,7 @@ def test_subscribers_that_join_while_changes_come_miss_nothing(served: Running) 
     assert all(state == expected for state in results)
 
 
-def test_arrow_streams_say_the_same(served: Running) -> None:
+def test_arrow_streams_say_the_same(served: RunningServer) -> None:
     headers = {"accept": "application/vnd.apache.arrow.stream"}
     with served.http.stream("GET", "/v1/totals/changes", headers=headers) as response:
         assert response.headers["content-type"] == headers["accept"]
@@ -176,7 +178,7 @@ class _File:
     def close(self) -> None: ...
 
 
-def test_signs_of_life_move_the_id_on(shop: None, start: Callable[..., Running]) -> None:
+def test_signs_of_life_move_the_id_on(shop: None, start: Callable[..., RunningServer]) -> None:
     running = start(maintain=True, limits={"heartbeat": 0.2})
     with listening(running) as events:
         first = events.next("rows")
@@ -187,8 +189,8 @@ def test_signs_of_life_move_the_id_on(shop: None, start: Callable[..., Running])
             assert time.monotonic() < deadline
 
 
-def test_a_slow_reader_is_cut_off_and_told(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "QUEUE_BYTES", 20_000)
+def test_a_slow_reader_is_cut_off_and_told(served: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MAX_QUEUE_BYTES", 20_000)
     host, port = served.address.removeprefix("http://").split(":")
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -218,7 +220,7 @@ def test_a_slow_reader_is_cut_off_and_told(served: Running, monkeypatch: pytest.
     assert seen + rest == 25
 
 
-def test_the_end_of_a_view_ends_its_subscriptions(served: Running) -> None:
+def test_the_end_of_a_view_ends_its_subscriptions(served: RunningServer) -> None:
     with listening(served) as events:
         events.next("rows")
         assert served.http.post("/v1/sql", json={"sql": "DROP MATERIALIZED VIEW totals"}).status_code == 200
@@ -227,7 +229,7 @@ def test_the_end_of_a_view_ends_its_subscriptions(served: Running) -> None:
         assert events.ended()
 
 
-def test_the_end_of_the_server_says_where_to_resume(shop: None, start: Callable[..., Running]) -> None:
+def test_the_end_of_the_server_says_where_to_resume(shop: None, start: Callable[..., RunningServer]) -> None:
     running = start(maintain=True)
     with listening(running) as events:
         first = events.next("rows")
@@ -245,15 +247,15 @@ def test_the_end_of_the_server_says_where_to_resume(shop: None, start: Callable[
 
 
 def test_a_subscriber_that_takes_its_first_rows_is_told_of_the_end_too(
-    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, piece = start(), changes._next_piece
+    running, piece = start(), changes._read_next_piece
 
     def slow(source: Any, table: Any) -> Any:
         time.sleep(1.0)
         return piece(source, table)
 
-    monkeypatch.setattr(changes, "_next_piece", slow)
+    monkeypatch.setattr(changes, "_read_next_piece", slow)
     with listening(running) as events:
         ending = threading.Thread(target=running.stop)
         ending.start()
@@ -263,7 +265,7 @@ def test_a_subscriber_that_takes_its_first_rows_is_told_of_the_end_too(
     ending.join()
 
 
-def test_what_cannot_be_followed(served: Running) -> None:
+def test_what_cannot_be_followed(served: RunningServer) -> None:
     for since, status, code in (("vk1:other:1", 400, "VK602"), ("99999", 400, "VK602"), ("x", 400, "VK602")):
         found = served.http.get("/v1/totals/changes", params={"since": since})
         assert (found.status_code, found.json()["code"]) == (status, code)
@@ -273,7 +275,7 @@ def test_what_cannot_be_followed(served: Running) -> None:
     assert (gone.status_code, gone.json()["code"]) == (410, "VK604")
 
 
-def test_subscribers_have_a_limit(shop: None, start: Callable[..., Running]) -> None:
+def test_subscribers_have_a_limit(shop: None, start: Callable[..., RunningServer]) -> None:
     running = start(limits={"subscribers": 1})
     with listening(running) as events:
         events.next("rows")
@@ -281,11 +283,11 @@ def test_subscribers_have_a_limit(shop: None, start: Callable[..., Running]) -> 
         assert (found.status_code, found.json()["code"]) == (503, "VK704")
 
 
-def test_one_reader_of_the_log_feeds_many(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_reader_of_the_log_feeds_many(served: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred subscribers, and each change of the view is read and written down once."""
     encoded: list[Any] = []
-    original = hub.encode
-    monkeypatch.setattr(hub, "encode", lambda *args: (encoded.append(args[2].kind), original(*args))[1])
+    original = hub.encode_delta
+    monkeypatch.setattr(hub, "encode_delta", lambda *args: (encoded.append(args[2].kind), original(*args))[1])
     host, port = served.address.removeprefix("http://").split(":")
     many = [socket.create_connection((host, int(port))) for _ in range(200)]
     for one in many:
@@ -308,7 +310,7 @@ def test_one_reader_of_the_log_feeds_many(served: Running, monkeypatch: pytest.M
     assert encoded.count("changes") == 5
 
 
-def test_looking_at_a_subscription_is_none(served: Running) -> None:
+def test_looking_at_a_subscription_is_none(served: RunningServer) -> None:
     """A HEAD, and a client that goes at once, leave nobody behind in the hub."""
     for parameters in ({"since": "now"}, {}):
         assert served.http.head("/v1/totals/changes", params=parameters).status_code == 200
@@ -317,7 +319,7 @@ def test_looking_at_a_subscription_is_none(served: Running) -> None:
     _until_subscribers(served, 0)
 
 
-def _until_subscribers(running: Running, count: int) -> None:
+def _until_subscribers(running: RunningServer, count: int) -> None:
     """Wait until the server has so many."""
     deadline = time.monotonic() + 60
     while running.http.get("/v1/status").json()["subscribers"] != count:
@@ -325,7 +327,7 @@ def _until_subscribers(running: Running, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[..., Running]) -> None:
+def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[..., RunningServer]) -> None:
     """Who takes the rows that are there slowly holds a state: those have a limit, too."""
     running = start(limits={"subscribers": 2, "seconds": 20.0})
     running.http.post("/v1/items/rows", json=[{"item_id": i, "category": "x" * 1000, "price": 1} for i in range(5_000)])
@@ -334,7 +336,7 @@ def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[
         assert _asked(running, "/v1/items/changes") == 503
 
 
-def test_the_end_of_a_table_is_told_at_once(served: Running) -> None:
+def test_the_end_of_a_table_is_told_at_once(served: RunningServer) -> None:
     """Dropping a table writes no row, so the log does not say it."""
     served.db.sql("CREATE TABLE short (k INT, PRIMARY KEY (k))")
     with listening(served, "short", since="now") as events:
@@ -351,22 +353,22 @@ def test_a_feed_that_breaks_takes_no_other_along(
     async def run(db: Any) -> None:
         feeds = hub.Hub(db._store, asyncio.get_running_loop())
         table = db._store.catalog().table("items")
-        first, at = feeds.join(table, SSE, 0)
+        first, at = feeds.subscribe(table, SSE, 0)
         joined: list[hub.Subscriber] = []
 
         def breaks(*_: Any) -> Any:
-            feeds.leave(table, first)
-            joined.append(feeds.join(table, SSE, at)[0])
+            feeds.unsubscribe(table, first)
+            joined.append(feeds.subscribe(table, SSE, at)[0])
             raise SnapshotGone("The log was cut.")
 
         with monkeypatch.context() as patched:
-            patched.setattr(following, "calls", breaks)
+            patched.setattr(following, "deltas_by_call", breaks)
             db.put("items", {"item_id": 1, "category": "a", "price": 1})
-            feeds._read(False)
+            feeds._read_feeds(False)
         db.put("items", {"item_id": 2, "category": "heard", "price": 1})
-        feeds._read(False)
+        feeds._read_feeds(False)
         async with asyncio.timeout(60):
-            assert b"heard" in await joined[0].taken()
+            assert b"heard" in await joined[0].wait_for_events()
 
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         asyncio.run(run(db))
@@ -379,7 +381,7 @@ def closing_all(connections: list[socket.socket]) -> Iterator[None]:
         connection.close()
 
 
-def _deaf(running: Running, path: str) -> socket.socket:
+def _deaf(running: RunningServer, path: str) -> socket.socket:
     """A client that asks and does not read."""
     host, port = running.address.removeprefix("http://").split(":")
     connection = socket.socket()
@@ -389,6 +391,6 @@ def _deaf(running: Running, path: str) -> socket.socket:
     return connection
 
 
-def _asked(running: Running, path: str) -> int:
+def _asked(running: RunningServer, path: str) -> int:
     with running.http.stream("GET", path) as response:
         return response.status_code

@@ -9,8 +9,8 @@ import pytest
 
 import viewkeeper as vk
 from viewkeeper.errors import ViewkeeperError
-from viewkeeper.sql.query_limits import Leash
-from viewkeeper.sql.statements import needs, run
+from viewkeeper.sql.query_limits import QueryLimits
+from viewkeeper.sql.statements import required_permission, run
 
 
 def test_what_a_readers_sql_reaches(spark: Any, tmp_path: Path) -> None:
@@ -21,11 +21,14 @@ def test_what_a_readers_sql_reaches(spark: Any, tmp_path: Path) -> None:
         db.sql("CREATE TABLE items (item_id BIGINT, category STRING, PRIMARY KEY (item_id))")
         db.put("items", [{"item_id": 1, "category": "a"}, {"item_id": 2, "category": "a"}])
         good = run(
-            db, "SELECT category, count(*) AS n FROM items GROUP BY category", engine="spark", leash=Leash(1000)
+            db,
+            "SELECT category, count(*) AS n FROM items GROUP BY category",
+            engine="spark",
+            query_limits=QueryLimits(1000),
         ).rows
         assert good == [{"category": "a", "n": 2}]
         nested = "WITH x AS (SELECT * FROM items) SELECT * FROM x WHERE item_id IN (SELECT max(item_id) FROM items)"
-        found = run(db, nested, engine="spark", leash=Leash(1000)).rows
+        found = run(db, nested, engine="spark", query_limits=QueryLimits(1000)).rows
         assert len(found) == 1
         for text in (
             f"SELECT * FROM text.`{secret}`",
@@ -39,8 +42,8 @@ def test_what_a_readers_sql_reaches(spark: Any, tmp_path: Path) -> None:
             "FROM items INSERT INTO other SELECT *",
             "WITH x AS (SELECT 1) INSERT INTO items SELECT * FROM x",
         ):
-            assert needs(text) == "read", text
+            assert required_permission(text) == "read", text
             with pytest.raises(ViewkeeperError):
-                run(db, text, leash=Leash(1000))
+                run(db, text, query_limits=QueryLimits(1000))
             assert not (tmp_path / "out").exists()
         assert db.read("items").num_rows == 2

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.server.conftest import Running
+from tests.integration.server.conftest import RunningServer
 
 import viewkeeper as vk
-from viewkeeper.client.http import Answer, received
+from viewkeeper.client.http import Answer, receive_answer
 from viewkeeper.server import process
 from viewkeeper.server.auth import TokenFile
 from viewkeeper.server.endpoints import write
-from viewkeeper.server.fast_path.put import WRITERS, Puts
+from viewkeeper.server.fast_path.put import WRITERS, FastPuts
 
 JSON = {"content-type": "application/json"}
 
@@ -26,17 +26,17 @@ JSON = {"content-type": "application/json"}
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each request that was there as a whole: whether it went the short way."""
     found: list[bool] = []
-    take = Puts.take
+    take = FastPuts.try_start
 
-    def noted(self: Puts, *given: Any) -> bool:
+    def noted(self: FastPuts, *given: Any) -> bool:
         found.append(take(self, *given))
         return found[-1]
 
-    monkeypatch.setattr(Puts, "take", noted)
+    monkeypatch.setattr(FastPuts, "try_start", noted)
     return found
 
 
-def connected(running: Running) -> socket.socket:
+def connected(running: RunningServer) -> socket.socket:
     host, port = running.address.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), 60)
 
@@ -49,13 +49,13 @@ def request(body: Any, path: str = "/v1/items/rows", method: str = "POST", **hea
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + content
 
 
-def asked(running: Running, given: bytes) -> Answer:
+def asked(running: RunningServer, given: bytes) -> Answer:
     with connected(running) as connection:
         connection.sendall(given)
-        return received(connection, "POST")
+        return receive_answer(connection, "POST")
 
 
-def test_the_answer_is_that_of_the_other_way(served: Running, taken: list[bool]) -> None:
+def test_the_answer_is_that_of_the_other_way(served: RunningServer, taken: list[bool]) -> None:
     whole = request([{"item_id": 70, "category": "n", "price": 7}])
     short = asked(served, whole)
     long = asked(served, whole.replace(b"content-type", b"x-twice: 1\r\nx-twice: 1\r\ncontent-type"))
@@ -64,7 +64,11 @@ def test_the_answer_is_that_of_the_other_way(served: Running, taken: list[bool])
     token = json.loads(short.body)["token"]
     assert json.loads(short.body) == {"token": token, "rows": 1, "atomic": True}
     assert short.headers["viewkeeper-token"] == token
-    assert (short.status, short.ends, sorted(short.headers)) == (long.status, long.ends, sorted(long.headers))
+    assert (short.status, short.closes_connection, sorted(short.headers)) == (
+        long.status,
+        long.closes_connection,
+        sorted(long.headers),
+    )
     with vk.connect(served.address) as client:
         again = client.put("items", [{"item_id": 71, "category": "n", "price": 1}])
         assert client.get("totals", "n", after=again)["n"] == 2
@@ -73,7 +77,7 @@ def test_the_answer_is_that_of_the_other_way(served: Running, taken: list[bool])
     assert taken == [True, False, True]
 
 
-def test_what_is_wrong_or_special_goes_the_other_way(served: Running, taken: list[bool]) -> None:
+def test_what_is_wrong_or_special_goes_the_other_way(served: RunningServer, taken: list[bool]) -> None:
     head = served.db._store.head()
     row = {"item_id": 80, "category": "n", "price": 7}
     for given, status, code in (
@@ -102,7 +106,7 @@ def test_what_is_wrong_or_special_goes_the_other_way(served: Running, taken: lis
     assert served.db._store.head() == head
 
 
-def test_who_may(shop: None, start: Callable[..., Running], tmp_path: Path, taken: list[bool]) -> None:
+def test_who_may(shop: None, start: Callable[..., RunningServer], tmp_path: Path, taken: list[bool]) -> None:
     file = TokenFile(tmp_path / "tokens")
     writer, reader = file.create("writer"), file.create("reader")
     running = start(tokens=str(tmp_path / "tokens"))
@@ -116,7 +120,7 @@ def test_who_may(shop: None, start: Callable[..., Running], tmp_path: Path, take
     assert asked(reading, request(row)).status == 403
 
 
-def test_requests_that_follow_each_other_are_answered_in_their_order(served: Running, taken: list[bool]) -> None:
+def test_requests_that_follow_each_other_are_answered_in_their_order(served: RunningServer, taken: list[bool]) -> None:
     get = b"GET /v1/items/rows/90 HTTP/1.1\r\nhost: localhost\r\n\r\n"
     last = request({"item_id": 90, "category": "c", "price": 3}, connection="close")
     puts = [request({"item_id": 90, "category": "c", "price": price}) for price in (1, 2)]
@@ -135,7 +139,7 @@ def test_requests_that_follow_each_other_are_answered_in_their_order(served: Run
 
 
 def test_writers_that_are_busy_and_clients_that_go(
-    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: list[bool]
+    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: list[bool]
 ) -> None:
     running = start(limits={"seconds": 5.0})
     held, go_on = threading.Semaphore(0), threading.Event()
@@ -153,7 +157,7 @@ def test_writers_that_are_busy_and_clients_that_go(
         assert held.acquire(timeout=60)
     assert taken == [True] * WRITERS + [False] * 2
     connections[0].close()
-    late = [received(connection, "POST") for connection in connections[1:]]  # the limit of a request
+    late = [receive_answer(connection, "POST") for connection in connections[1:]]  # the limit of a request
     assert {answer.status for answer in late} == {503}
     assert all(json.loads(answer.body)["code"] == "VK603" for answer in late)
     assert running.http.get("/v1/items/rows/1").status_code == 200
@@ -163,7 +167,7 @@ def test_writers_that_are_busy_and_clients_that_go(
     assert again.status == 200
     for connection in connections[1:]:  # and each connection goes on
         connection.sendall(request({"item_id": 201, "category": "w", "price": 1}))
-        assert received(connection, "POST").status == 200
+        assert receive_answer(connection, "POST").status == 200
         connection.close()
     running.stop()
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:  # what was late was written all the same
@@ -171,7 +175,7 @@ def test_writers_that_are_busy_and_clients_that_go(
 
 
 def test_a_server_that_stops_gives_up_what_is_not_done_in_its_time(
-    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, taken: list[bool]
 ) -> None:
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
     running = start()
@@ -189,8 +193,8 @@ def test_a_server_that_stops_gives_up_what_is_not_done_in_its_time(
         assert held.wait(60)
         stopping = threading.Thread(target=running.stop)
         stopping.start()
-        answer = received(connection, "POST")
-        assert (answer.status, json.loads(answer.body)["code"], answer.ends) == (503, "VK704", True)
+        answer = receive_answer(connection, "POST")
+        assert (answer.status, json.loads(answer.body)["code"], answer.closes_connection) == (503, "VK704", True)
         go_on.set()
         stopping.join(60)
         assert not stopping.is_alive()

@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.server.conftest import Running
+from tests.integration.server.conftest import RunningServer
 
 from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.server import auth as server_tokens
-from viewkeeper.server.auth import TokenFile, seconds_of
+from viewkeeper.server.auth import TokenFile, parse_span
 
 SQL = {"content-type": "application/sql"}
 JSON = {"content-type": "application/json"}
@@ -35,7 +35,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def guarded(shop: None, tokens: dict[str, str], start: Callable[..., Running], tmp_path: Path) -> Running:
+def guarded(shop: None, tokens: dict[str, str], start: Callable[..., RunningServer], tmp_path: Path) -> RunningServer:
     return start(tokens=str(tmp_path / "tokens"))
 
 
@@ -43,7 +43,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def raw(running: Running, data: bytes, *, wait: float = 10.0) -> bytes:
+def raw(running: RunningServer, data: bytes, *, wait: float = 10.0) -> bytes:
     """What the server says to bytes that no client would send."""
     host, port = running.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=wait) as connection:
@@ -55,12 +55,12 @@ def raw(running: Running, data: bytes, *, wait: float = 10.0) -> bytes:
         return found
 
 
-def test_without_tokens_only_this_machine(shop: None, start: Callable[..., Running]) -> None:
+def test_without_tokens_only_this_machine(shop: None, start: Callable[..., RunningServer]) -> None:
     with pytest.raises(BadValue, match="listens on this machine only"):
         start(host="0.0.0.0")
 
 
-def test_every_endpoint_wants_a_token_but_those_for_anybody(guarded: Running, tokens: dict[str, str]) -> None:
+def test_every_endpoint_wants_a_token_but_those_for_anybody(guarded: RunningServer, tokens: dict[str, str]) -> None:
     document = guarded.http.get("/v1/openapi.json").json()
     checked = 0
     for path, operations in document["paths"].items():
@@ -77,7 +77,7 @@ def test_every_endpoint_wants_a_token_but_those_for_anybody(guarded: Running, to
     assert guarded.http.get("/v1/items/rows/1", headers={"authorization": "Basic eDp5"}).status_code == 401
 
 
-def test_roles(guarded: Running, tokens: dict[str, str]) -> None:
+def test_roles(guarded: RunningServer, tokens: dict[str, str]) -> None:
     row = {"item_id": 1, "category": "c1", "price": 1}
 
     def sql(text: str, headers: dict[str, str]) -> Any:
@@ -117,14 +117,14 @@ def test_roles(guarded: Running, tokens: dict[str, str]) -> None:
 
 
 def test_a_token_is_made_once_and_revoked_while_the_server_runs(
-    guarded: Running, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: RunningServer, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tokens, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(server_tokens, "_CHECK_SECONDS", 0.0)
     file = TokenFile(tmp_path / "tokens")
     text = file.path.read_text()
     assert all(token not in text and token.split("_", 2)[2] not in text for token in tokens.values())
     assert file.path.stat().st_mode & 0o077 == 0
-    new = file.create("reader", seconds_of("1h"), "Ada")
+    new = file.create("reader", parse_span("1h"), "Ada")
     assert guarded.http.get("/v1/items/rows/1", headers=bearer(new)).status_code == 200
     file.revoke(new.split("_")[1])
     assert guarded.http.get("/v1/items/rows/1", headers=bearer(new)).status_code == 401
@@ -134,7 +134,7 @@ def test_a_token_is_made_once_and_revoked_while_the_server_runs(
     file.path.unlink()
     assert guarded.http.get("/v1/items/rows/1", headers=bearer(tokens["admin"])).status_code == 401
     with pytest.raises(BadValue):
-        seconds_of("soon")
+        parse_span("soon")
 
 
 def test_changes_of_the_token_file_at_once_are_all_there(tmp_path: Path) -> None:
@@ -149,13 +149,13 @@ def test_changes_of_the_token_file_at_once_are_all_there(tmp_path: Path) -> None
         list(pool.map(change, range(5)))
     assert [entry.role for entry in file.entries()] == ["writer"] * 5
     with pytest.raises(BadValue, match="no span"):
-        seconds_of("0m")
+        parse_span("0m")
     (tmp_path / "tokens").write_text('{"id": "a", "role": "king", "hash": "", "created": 0}\n', encoding="utf-8")
     with pytest.raises(BadValue, match="king"):
         file.entries()
 
 
-def test_names_of_other_hosts_and_pages_of_other_sites(served: Running) -> None:
+def test_names_of_other_hosts_and_pages_of_other_sites(served: RunningServer) -> None:
     def status(**headers: str) -> tuple[int, int]:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         read = served.http.get("/v1/items/rows/1", headers=given)
@@ -177,7 +177,7 @@ def test_names_of_other_hosts_and_pages_of_other_sites(served: Running) -> None:
     assert asked.status_code == 405
 
 
-def test_limits(shop: None, start: Callable[..., Running]) -> None:
+def test_limits(shop: None, start: Callable[..., RunningServer]) -> None:
     running = start(limits={"body": 1000, "page": 5, "url": 300, "headers": 2000, "receive_seconds": 1.0})
     head = running.db._store.head()
     for found in (
@@ -194,7 +194,7 @@ def test_limits(shop: None, start: Callable[..., Running]) -> None:
     assert running.db._store.head() == head
 
 
-def test_slow_clients_are_let_go(shop: None, start: Callable[..., Running]) -> None:
+def test_slow_clients_are_let_go(shop: None, start: Callable[..., RunningServer]) -> None:
     running = start(limits={"receive_seconds": 0.5})
     host, port = running.address.removeprefix("http://").split(":")
     begun = b"GET /v1/items/rows/1 HTTP/1.1\r\nhost: loc"
@@ -212,7 +212,7 @@ def test_slow_clients_are_let_go(shop: None, start: Callable[..., Running]) -> N
 
 
 @pytest.mark.parametrize("asked", [b"GET /v1/tables", b"POST /v1/nothing/of/this", b"POST /v1/items/rows"])
-def test_a_body_that_nobody_wanted_ends_too(shop: None, start: Callable[..., Running], asked: bytes) -> None:
+def test_a_body_that_nobody_wanted_ends_too(shop: None, start: Callable[..., RunningServer], asked: bytes) -> None:
     running = start(limits={"receive_seconds": 0.5})
     host, port = running.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -222,9 +222,9 @@ def test_a_body_that_nobody_wanted_ends_too(shop: None, start: Callable[..., Run
 
 
 def test_a_token_that_is_taken_back_ends_its_subscription(
-    guarded: Running, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: RunningServer, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tokens, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(server_tokens, "_CHECK_SECONDS", 0.0)
     with guarded.http.stream("GET", "/v1/items/changes", headers=bearer(tokens["reader"])) as response:
         lines = response.iter_lines()
         while next(lines) != "event: rows":
@@ -239,7 +239,7 @@ def test_a_token_that_is_taken_back_ends_its_subscription(
     assert guarded.http.get("/v1/items/changes", headers=bearer(tokens["reader"])).status_code == 401
 
 
-def test_as_many_requests_as_it_takes(shop: None, start: Callable[..., Running]) -> None:
+def test_as_many_requests_as_it_takes(shop: None, start: Callable[..., RunningServer]) -> None:
     running = start(limits={"requests": 0})
     found = running.http.get("/v1/items/rows")
     assert (found.status_code, found.json()["code"], found.headers["retry-after"]) == (503, "VK704", "1")
@@ -273,7 +273,7 @@ def test_as_many_requests_as_it_takes(shop: None, start: Callable[..., Running])
         POST + b"content-length: -5\r\n\r\n",
     ],
 )
-def test_tricks(shared: Running, data: bytes) -> None:
+def test_tricks(shared: RunningServer, data: bytes) -> None:
     head = shared.db._store.head()
     answer = raw(shared, data)
     assert answer.startswith(b"HTTP/1.1 4"), answer[:200]
@@ -283,15 +283,15 @@ def test_tricks(shared: Running, data: bytes) -> None:
     assert shared.db._store.head() == head
 
 
-def test_an_error_that_nobody_thought_of_says_nothing(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(served.db._store), "pin", lambda self: 1 / 0)
+def test_an_error_that_nobody_thought_of_says_nothing(served: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(served.db._store), "open_snapshot", lambda self: 1 / 0)
     found = served.http.get("/v1/items/rows")
     assert (found.status_code, found.json()["code"]) == (500, "VK706")
     assert "division" not in found.text
     assert "Traceback" not in found.text
 
 
-def test_an_answer_without_end_is_not_made(served: Running) -> None:
+def test_an_answer_without_end_is_not_made(served: RunningServer) -> None:
     """The product of a table with itself three times: refused while it is made, in memory that does not grow."""
     served.put(*({"item_id": i, "category": "same", "price": i} for i in range(2_000)))
     text = (
@@ -303,7 +303,7 @@ def test_an_answer_without_end_is_not_made(served: Running) -> None:
     assert peak() - before < 1 << 30
 
 
-def test_a_query_ends_with_its_client(served: Running) -> None:
+def test_a_query_ends_with_its_client(served: RunningServer) -> None:
     served.put(*({"item_id": i, "category": "same", "price": i} for i in range(5_000)))
     joined = "items a JOIN items b ON a.category = b.category JOIN items c ON a.category = c.category"
     text = f"SELECT count(*) AS n FROM {joined}"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.integration.server.conftest import Running
+from tests.integration.server.conftest import RunningServer
 
 import viewkeeper as vk
 from viewkeeper.client.async_client import connect_async
-from viewkeeper.client.http import Connections, received
+from viewkeeper.client.http import ConnectionPool, receive_answer
 from viewkeeper.errors import BadValue, StoreError, TooLarge, Unreachable
 
 ALIVE = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"tables":[]}'
@@ -48,7 +48,7 @@ def fake(*connections: list[bytes]) -> Iterator[tuple[str, Queue[bytes]]]:
         assert not thread.is_alive()
 
 
-def test_a_connection_is_kept_and_one_that_was_closed_is_not_used(served: Running) -> None:
+def test_a_connection_is_kept_and_one_that_was_closed_is_not_used(served: RunningServer) -> None:
     with fake([ALIVE, ALIVE], [ALIVE]) as (address, heard), vk.connect(f"http://{address}") as client:
         for _ in range(3):
             assert client.tables() == []
@@ -82,14 +82,14 @@ def test_a_connection_that_is_closed_while_a_call_is_on_its_way() -> None:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        connections = Connections(f"http://{address}", None, True)
-        assert connections.ask("GET", "/a", None, {}, 10).status == 200
-        assert connections.ask("GET", "/b", None, {}, 10).status == 200  # closed, and asked again
-        assert connections.ask("GET", "/c", None, {}, 10).status == 200
+        connections = ConnectionPool(f"http://{address}", None, True)
+        assert connections.request("GET", "/a", None, {}, 10).status == 200
+        assert connections.request("GET", "/b", None, {}, 10).status == 200  # closed, and asked again
+        assert connections.request("GET", "/c", None, {}, 10).status == 200
         with pytest.raises(ConnectionError):
-            connections.ask("POST", "/d", b"rows", {}, 10)  # who knows whether they were written
+            connections.request("POST", "/d", b"rows", {}, 10)  # who knows whether they were written
         with pytest.raises(ConnectionError):
-            connections.ask("GET", "/e", None, {}, 10)  # on a new connection: the server does not answer
+            connections.request("GET", "/e", None, {}, 10)  # on a new connection: the server does not answer
         thread.join(60)
         connections.close()
     assert heard == [b"GET", b"GET", b"GET", b"GET", b"POST", b"GET"]
@@ -106,7 +106,7 @@ def test_an_asyncio_client_asks_a_read_again_too() -> None:
         assert heard.qsize() == 4
 
 
-def test_answers_that_end_otherwise(served: Running) -> None:
+def test_answers_that_end_otherwise(served: RunningServer) -> None:
     chunked = ALIVE.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
     pieces = b'5\r\n{"tab\r\n7\r\nles":[]\r\n1\r\n}\r\n0\r\n\r\n'
     until_closed = ALIVE.replace(b"Content-Length", b"X-Length")
@@ -146,9 +146,9 @@ def test_an_answer_that_comes_in_parts(size: int) -> None:
 
         thread = threading.Thread(target=say)
         thread.start()
-        found = received(ours, "GET")
+        found = receive_answer(ours, "GET")
         thread.join(60)
-    assert (found.status, found.body, found.ends) == (200, b'{"tables":[]}', False)
+    assert (found.status, found.body, found.closes_connection) == (200, b'{"tables":[]}', False)
     assert found.headers == {"content-type": "application/json", "content-length": "13"}
 
 
@@ -173,7 +173,7 @@ def test_what_an_address_may_say() -> None:
             client.tables()
 
 
-def test_a_body_that_is_refused_unread(shop: None, start: Callable[..., Running]) -> None:
+def test_a_body_that_is_refused_unread(shop: None, start: Callable[..., RunningServer]) -> None:
     running = start(limits={"body": 100_000})
     rows: Any = pa.table({"item_id": range(2_000_000), "category": ["c"] * 2_000_000})
     with vk.connect(running.address) as client:

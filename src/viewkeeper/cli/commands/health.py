@@ -11,22 +11,22 @@ from typing import Annotated, Any
 import typer
 
 from viewkeeper.cli.options import (
-    REPORTS,
+    REPORT_FORMATS,
     Budget,
     Conf,
-    DbItself,
+    LocalDb,
     Master,
     ReportOutput,
-    cluster,
-    one_of,
+    check_choice,
     open_database,
     open_reader,
+    spark_session,
 )
 
 
 def audit(
     context: typer.Context,
-    db: DbItself,
+    db: LocalDb,
     views: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="All views if none is named.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Compare about so many keys of each view.")] = None,
     repair: Annotated[
@@ -46,11 +46,11 @@ def audit(
 
     Example: vk audit by_category --sample 1000 --db lmdb:./shop
     """
-    one_of(context, "output", output, REPORTS)
+    check_choice(context, "output", output, REPORT_FORMATS)
     from viewkeeper.cli.output import json_line
-    from viewkeeper.cli.progress import hushed
+    from viewkeeper.cli.progress import quiet_jvm
 
-    with open_database(db, spark=cluster(master, conf), memory=memory) as database, hushed():
+    with open_database(db, spark=spark_session(master, conf), memory=memory) as database, quiet_jvm():
         report = database.audit(*(views or ()), sample=sample, repair=repair)
     if output == "json":
         typer.echo(json_line(report.to_json()))
@@ -61,10 +61,10 @@ def audit(
 
 
 def _print_audit(report: Any) -> None:
-    from viewkeeper.cli.output import aligned, value
+    from viewkeeper.cli.output import align_rows, value_text
 
     def row(values: Any) -> str:
-        return "no row" if values is None else "  ".join(f"{k} {value(v)}" for k, v in values.items())
+        return "no row" if values is None else "  ".join(f"{k} {value_text(v)}" for k, v in values.items())
 
     def outcome(view: Any) -> str:
         if view.repaired or (view.is_wrong and view.remaining is not None):
@@ -73,7 +73,7 @@ def _print_audit(report: Any) -> None:
 
     rows: list[list[Any]] = [["view", "rows", "differences", ""]]
     rows += [[v.view, v.rows, v.differences, outcome(v)] for v in report.views]
-    typer.echo("\n".join(aligned(rows)))
+    typer.echo("\n".join(align_rows(rows)))
     for view in report.views:
         for found in view.examples:
             typer.echo(
@@ -85,7 +85,7 @@ def _print_audit(report: Any) -> None:
             typer.echo(f"{view.view}: {view.advice}", err=True)
 
 
-def doctor(context: typer.Context, db: DbItself, output: ReportOutput = "table") -> None:
+def doctor(context: typer.Context, db: LocalDb, output: ReportOutput = "table") -> None:
     """Look for damage and trouble ahead.
 
     Formats, versions, checksums of every record, log entry and state file, orphaned files, log retention, disk space,
@@ -95,8 +95,8 @@ def doctor(context: typer.Context, db: DbItself, output: ReportOutput = "table")
 
     Example: vk doctor --db lmdb:./shop
     """
-    one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.output import aligned, json_line
+    check_choice(context, "output", output, REPORT_FORMATS)
+    from viewkeeper.cli.output import align_rows, json_line
 
     with open_reader(db) as store:
         from viewkeeper.read.audit.doctor import examine
@@ -105,7 +105,7 @@ def doctor(context: typer.Context, db: DbItself, output: ReportOutput = "table")
     if output == "json":
         typer.echo(json_line(report.to_json()))
     else:
-        lines = aligned([["ok" if f.ok else "WRONG", f.check, f.message] for f in report.findings])
+        lines = align_rows([["ok" if f.ok else "WRONG", f.check, f.message] for f in report.findings])
         for finding, line in zip(report.findings, lines, strict=True):
             typer.echo(line)
             if finding.advice:
@@ -115,7 +115,7 @@ def doctor(context: typer.Context, db: DbItself, output: ReportOutput = "table")
 
 
 def backup(
-    db: DbItself,
+    db: LocalDb,
     directory: Annotated[Path, typer.Argument(help="Where the copy goes: a directory that is not there yet.")],
 ) -> None:
     """Copy the database while writers and the maintainer go on.
@@ -127,12 +127,12 @@ def backup(
     """
     from viewkeeper.commit.backup import back_up
 
-    with open_reader(db) as store, _copying("backing up") as progress:
+    with open_reader(db) as store, _show_copy_progress("backing up") as progress:
         size = back_up(store, directory, progress)
     typer.echo(f"{directory}: {size / 1e6:.1f} MB")
 
 
-def restore(db: DbItself, directory: Annotated[Path, typer.Argument(help="What vk backup made.")]) -> None:
+def restore(db: LocalDb, directory: Annotated[Path, typer.Argument(help="What vk backup made.")]) -> None:
     """Make a database of a backup, at a place where there is none.
 
     It has an identity of its own: tokens and subscriptions of the database that was backed up are refused by it.
@@ -141,13 +141,13 @@ def restore(db: DbItself, directory: Annotated[Path, typer.Argument(help="What v
     """
     from viewkeeper.commit.backup import restore as run
 
-    with _copying("restoring") as progress:
+    with _show_copy_progress("restoring") as progress:
         size = run(directory, db, progress)
     typer.echo(f"{db}: {size / 1e6:.1f} MB")
 
 
 @contextmanager
-def _copying(what: str) -> Iterator[Callable[[int], None]]:
+def _show_copy_progress(label: str) -> Iterator[Callable[[int], None]]:
     """Bytes as they are copied, on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -155,7 +155,7 @@ def _copying(what: str) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
 
-    columns = (SpinnerColumn(), TextColumn(what), DownloadColumn(), TransferSpeedColumn())
+    columns = (SpinnerColumn(), TextColumn(label), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(label, total=None)
         yield lambda count: bar.advance(task, count)

@@ -13,20 +13,20 @@ import typer
 from viewkeeper.cli import remote
 from viewkeeper.cli.options import (
     FORMATS,
-    REPORTS,
+    REPORT_FORMATS,
     Db,
     Name,
     Output,
     ReportOutput,
     Stale,
     TableName,
-    one_of,
+    check_choice,
     open_database,
     open_reader,
     open_writer,
-    wrong,
+    usage_error,
 )
-from viewkeeper.cli.remote import connected, is_remote
+from viewkeeper.cli.remote import is_remote, open_client
 
 if TYPE_CHECKING:
     from viewkeeper.cli.load import Progress
@@ -66,20 +66,20 @@ def load(
 
     Example: vk load items items.csv --key item_id --db lmdb:./shop
     """
-    one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.input_files import form_of, inferred
+    check_choice(context, "output", output, REPORT_FORMATS)
+    from viewkeeper.cli.input_files import detect_format, infer_create_table
+    from viewkeeper.cli.load import create_for_load, default_reject_file
     from viewkeeper.cli.load import load as run
-    from viewkeeper.cli.load import made_for, reject_file
     from viewkeeper.cli.output import print_report
 
     for file in files:
-        form_of(file, delimiter)
+        detect_format(file, delimiter)
     if is_remote(db):
-        with connected(db) as client, _progress(files, output) as progress:
+        with open_client(db) as client, _show_progress(files, output) as progress:
             if key is not None:
-                client.sql(inferred(table, files[0], tuple(k.strip() for k in key.split(",")), delimiter))
+                client.sql(infer_create_table(table, files[0], tuple(k.strip() for k in key.split(",")), delimiter))
             target = client.shape(table)
-            place = None if strict else rejects or reject_file(target)
+            place = None if strict else rejects or default_reject_file(target)
             options: dict[str, Any] = {"rejects": place, "most": max_rejects, "chunk": chunk, "delimiter": delimiter}
             report = run(client, target, files, progress=progress, **options)
         print_report(report, output)
@@ -88,18 +88,18 @@ def load(
         made: Any = nullcontext()
         if key is not None:
             if database._catalog().find(table) is not None:
-                raise wrong(context, f"{table} is there already, with its own key: leave --key out.")
+                raise usage_error(context, f"{table} is there already, with its own key: leave --key out.")
             columns = tuple(k.strip() for k in key.split(","))
-            made = made_for(database, table, inferred(table, files[0], columns, delimiter))
-        with made, _progress(files, output) as progress:
+            made = create_for_load(database, table, infer_create_table(table, files[0], columns, delimiter))
+        with made, _show_progress(files, output) as progress:
             target = database._writes.table(table, "load into")
-            place = None if strict else rejects or reject_file(target)
+            place = None if strict else rejects or default_reject_file(target)
             report = run(
                 database,
                 target,
                 files,
                 rejects=place,
-                most=max_rejects,
+                max_rejects=max_rejects,
                 chunk=chunk,
                 delimiter=delimiter,
                 progress=progress,
@@ -108,7 +108,7 @@ def load(
 
 
 @contextmanager
-def _progress(files: list[Path], output: str) -> Iterator[Progress]:
+def _show_progress(files: list[Path], output: str) -> Iterator[Progress]:
     """A bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty() or output != "table":
         yield lambda _: None
@@ -145,32 +145,32 @@ def put(
     Example: vk put items '{"item_id": 1, "category": "toys", "price": "9.99"}' --db lmdb:./shop
     """
     texts = rows if rows and rows != ["-"] else sys.stdin.read().splitlines()
-    given = [row for i, text in enumerate(texts, 1) if text.strip() for row in _objects(context, text, i)]
+    given = [row for i, text in enumerate(texts, 1) if text.strip() for row in _parse_objects(context, text, i)]
     if not given:
-        raise wrong(context, "There are no rows.")
+        raise usage_error(context, "There are no rows.")
     if is_remote(db):
         remote.put(db, table, given)
         return
     with open_writer(db) as store:
-        from viewkeeper.model.intake.json import typed_objects
+        from viewkeeper.model.intake.json import convert_objects
         from viewkeeper.model.intake.rows import last_by_key, rows_table
 
         target = _base_table(store, table, "put into")
-        rows_in = rows_table(target, typed_objects(target, given))
-        typer.echo(_written(store, target, last_by_key(target, rows_in), None))
+        rows_in = rows_table(target, convert_objects(target, given))
+        typer.echo(_write_rows(store, target, last_by_key(target, rows_in), None))
 
 
-def _objects(context: typer.Context, text: str, number: int) -> list[dict[str, Any]]:
+def _parse_objects(context: typer.Context, text: str, number: int) -> list[dict[str, Any]]:
     """The rows of a JSON object, or of an array of them."""
-    from viewkeeper.model.intake.json import loads
+    from viewkeeper.model.intake.json import parse_json
 
     try:
-        found = loads(text)
+        found = parse_json(text)
     except (ValueError, RecursionError, ArithmeticError):
         found = None
     rows = found if isinstance(found, list) else [found]
     if not all(isinstance(row, dict) for row in rows):
-        raise wrong(context, f"Row {number} is no JSON object: {text[:60]}")
+        raise usage_error(context, f"Row {number} is no JSON object: {text[:60]}")
     return rows
 
 
@@ -183,7 +183,7 @@ def _base_table(store: Store, name: str, verb: str) -> Table:
     return table
 
 
-def _written(store: Store, table: Table, puts: Any, deletes: Any) -> str:
+def _write_rows(store: Store, table: Table, puts: Any, deletes: Any) -> str:
     """One write, and its token. None: no puts, or no deletes."""
     from viewkeeper.model.token import Token
 
@@ -200,18 +200,18 @@ def delete(table: TableName, key: Key, db: Db) -> None:
     """
     if is_remote(db):
         if not remote.delete(db, table, key):
-            _absent(table, key)
+            _exit_row_absent(table, key)
         return
     with open_writer(db) as store:
         from viewkeeper.model.intake.rows import keys_table
-        from viewkeeper.model.intake.text import key_values
+        from viewkeeper.model.intake.text import parse_key
         from viewkeeper.read.rows import get_row
 
         target = _base_table(store, table, "delete from")
-        values = key_values(target, key)
+        values = parse_key(target, key)
         if get_row(store, target, values) is None:
-            _absent(target.name, key)
-        typer.echo(_written(store, target, None, keys_table(target, values)))
+            _exit_row_absent(target.name, key)
+        typer.echo(_write_rows(store, target, None, keys_table(target, values)))
 
 
 def get(
@@ -229,23 +229,23 @@ def get(
 
     Example: vk get by_category toys --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS)
+    check_choice(context, "output", output, FORMATS)
     if is_remote(db):
         if not remote.get(db, name, key or (), output, stale):
-            _absent(name, key or ())
+            _exit_row_absent(name, key or ())
         return
     with open_reader(db) as store:
         import pyarrow as pa
 
         from viewkeeper.cli.output import print_rows
-        from viewkeeper.model.intake.text import key_values
+        from viewkeeper.model.intake.text import parse_key
         from viewkeeper.read.rows import get_row
 
-        table = _readable(store, name, stale)
-        row = get_row(store, table, key_values(table, key or ()))
+        table = _find_readable(store, name, stale)
+        row = get_row(store, table, parse_key(table, key or ()))
     if row is None:
-        _absent(name, key or ())
-    print_rows(table.outside, [pa.Table.from_pylist([row], table.outside)], output)
+        _exit_row_absent(name, key or ())
+    print_rows(table.external_schema, [pa.Table.from_pylist([row], table.external_schema)], output)
 
 
 def scan(
@@ -261,7 +261,7 @@ def scan(
 
     Example: vk scan order_lines --limit 10 --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS)
+    check_choice(context, "output", output, FORMATS)
     if is_remote(db):
         remote.scan(db, name, prefix or (), limit, output, stale)
         return
@@ -270,41 +270,41 @@ def scan(
 
         from viewkeeper.cli.output import print_rows
         from viewkeeper.model.encoding.keys import prefix_range
-        from viewkeeper.model.intake.text import key_values
-        from viewkeeper.read.rows import outside
+        from viewkeeper.model.intake.text import parse_key
+        from viewkeeper.read.rows import to_visible_rows
 
-        table = _readable(store, name, stale)
-        low, high = prefix_range(table, key_values(table, prefix or (), whole=False))
+        table = _find_readable(store, name, stale)
+        low, high = prefix_range(table, parse_key(table, prefix or (), complete=False))
 
         def batches() -> Iterator[pa.Table]:
             left = limit
             if not table.has_rows:
-                from viewkeeper.read.lazy.evaluate import read_regenerated
+                from viewkeeper.read.lazy.evaluate import read_virtual_view
 
-                yield read_regenerated(store, name)[0].slice(0, limit)
+                yield read_virtual_view(store, name)[0].slice(0, limit)
                 return
             for batch in store.scan(table, start=low, stop=high, limit=limit):
-                rows = outside(table, pa.Table.from_batches([batch]))
+                rows = to_visible_rows(table, pa.Table.from_batches([batch]))
                 yield rows if left is None else rows.slice(0, left)
                 left = None if left is None else max(0, left - rows.num_rows)
 
-        print_rows(table.outside, batches(), output)
+        print_rows(table.external_schema, batches(), output)
 
 
-def _readable(store: Store, name: str, stale: bool) -> Table:
+def _find_readable(store: Store, name: str, stale: bool) -> Table:
     """The table behind a name. Old rows of a suspended view are announced on standard error."""
-    from viewkeeper.cli.output import say_suspended
+    from viewkeeper.cli.output import warn_suspended
     from viewkeeper.model.catalog.catalog import View
-    from viewkeeper.read.suspension import refuse, told
+    from viewkeeper.read.suspension import refuse_suspended, suspension_summary
 
     catalog = store.catalog()
     table, found = catalog.table(name), catalog.find(name)
-    refuse(found, stale=stale)
+    refuse_suspended(found, stale=stale)
     if isinstance(found, View) and found.suspended is not None:
-        say_suspended({name: told(found.suspended)})
+        warn_suspended({name: suspension_summary(found.suspended)})
     return table
 
 
-def _absent(name: str, key: Sequence[str]) -> None:
+def _exit_row_absent(name: str, key: Sequence[str]) -> None:
     typer.echo(f"{name} has no row{' with key ' if key else ''}{' '.join(key)}.", err=True)
     raise SystemExit(1)

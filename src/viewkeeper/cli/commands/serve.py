@@ -10,16 +10,16 @@ import typer
 
 from viewkeeper.cli import help_format
 from viewkeeper.cli.options import (
-    REPORTS,
+    REPORT_FORMATS,
     Budget,
     Conf,
-    DbItself,
+    LocalDb,
     Master,
     ReportOutput,
-    cluster,
-    one_of,
+    check_choice,
     open_database,
-    wrong,
+    spark_session,
+    usage_error,
 )
 from viewkeeper.errors import MissingDependency
 
@@ -29,7 +29,7 @@ Tokens = Annotated[Path, typer.Option("--tokens", metavar="FILE", help="The file
 
 def serve(
     context: typer.Context,
-    db: DbItself,
+    db: LocalDb,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8080",
     maintain: Annotated[bool, typer.Option("--maintain", help="Also keep the views fresh.")] = False,
     tokens: Annotated[Path | None, typer.Option(metavar="FILE", help="Who may do what; see vk token.")] = None,
@@ -72,16 +72,16 @@ def serve(
             f"The server needs packages that are not installed ({error.name}).", hint="pip install 'viewkeeper[server]'"
         ) from None
     import viewkeeper
-    from viewkeeper.cli.run_loop import saying
+    from viewkeeper.cli.run_loop import announce_when_ready
 
-    one_of(context, "suspended", suspended, ("count", "list"))
+    check_choice(context, "suspended", suspended, ("count", "list"))
     name, _, port = listen.rpartition(":")
     if not port.isdigit() or int(port) > 65_535:
-        raise wrong(context, f"--listen {listen} is no HOST:PORT")
+        raise usage_error(context, f"--listen {listen} is no HOST:PORT")
     if (tls_cert is None) != (tls_key is None):
-        raise wrong(context, "A certificate needs its key: give --tls-cert and --tls-key")
+        raise usage_error(context, "A certificate needs its key: give --tls-cert and --tls-key")
     if maintain and read_only:
-        raise wrong(context, "--maintain writes: leave out --read-only")
+        raise usage_error(context, "--maintain writes: leave out --read-only")
     settings = Settings(
         host=name.strip("[]") or "127.0.0.1",
         port=int(port),
@@ -101,13 +101,13 @@ def serve(
     )
     certificate = None if tls_cert is None else (str(tls_cert), str(tls_key))
     if read_only:
-        database = viewkeeper.open(db, mode="r", spark=cluster(master, conf))
+        database = viewkeeper.open(db, mode="r", spark=spark_session(master, conf))
     else:
         with open_database(db):
             pass
-        database = viewkeeper.open(db, spark=cluster(master, conf), retention=retention, memory=memory)
-    with database, saying(f"{db}", maintain) as ready:
-        run(database, settings, certificate=certificate, ready=ready)
+        database = viewkeeper.open(db, spark=spark_session(master, conf), retention=retention, memory=memory)
+    with database, announce_when_ready(f"{db}", maintain) as ready:
+        run(database, settings, certificate=certificate, on_ready=ready)
 
 
 def create(
@@ -122,19 +122,21 @@ def create(
 
     Example: vk token create --role reader --expires 30d --tokens viewkeeper.tokens
     """
-    from viewkeeper.server.auth import TokenFile, seconds_of
+    from viewkeeper.server.auth import TokenFile, parse_span
 
-    span = None if expires is None else seconds_of(expires)
+    span = None if expires is None else parse_span(expires)
     typer.echo(TokenFile(tokens).create(role, span, name))
 
 
-def shown(context: typer.Context, tokens: Tokens = Path("viewkeeper.tokens"), output: ReportOutput = "table") -> None:
+def list_tokens(
+    context: typer.Context, tokens: Tokens = Path("viewkeeper.tokens"), output: ReportOutput = "table"
+) -> None:
     """The tokens of a file: id, role, expiry and name.
 
     Example: vk token list --tokens viewkeeper.tokens
     """
-    one_of(context, "output", output, REPORTS)
-    from viewkeeper.cli.output import aligned, json_line
+    check_choice(context, "output", output, REPORT_FORMATS)
+    from viewkeeper.cli.output import align_rows, json_line
     from viewkeeper.server.auth import TokenFile
 
     now = time.time()
@@ -146,7 +148,7 @@ def shown(context: typer.Context, tokens: Tokens = Path("viewkeeper.tokens"), ou
             typer.echo(json_line({"id": entry.id, "role": entry.role, "expires": entry.expires, "name": entry.name}))
         rows.append([entry.id, entry.role, f"{until} (over)" if past else until, entry.name])
     if output == "table":
-        typer.echo("\n".join(aligned(rows)))
+        typer.echo("\n".join(align_rows(rows)))
 
 
 def revoke(
@@ -163,6 +165,6 @@ def revoke(
     typer.echo(f"{token} is no longer a token")
 
 
-help_format.add(token, create)
-help_format.add(token, shown, name="list")
-help_format.add(token, revoke)
+help_format.add_command(token, create)
+help_format.add_command(token, list_tokens, name="list")
+help_format.add_command(token, revoke)

@@ -13,44 +13,44 @@ from viewkeeper.cli.options import (
     Budget,
     Conf,
     Db,
-    DbItself,
+    LocalDb,
     Master,
     Output,
     Stale,
-    cluster,
-    one_of,
+    check_choice,
     open_database,
     open_writer,
-    wrong,
+    spark_session,
+    usage_error,
 )
 from viewkeeper.cli.remote import is_remote
 from viewkeeper.cli.remote import sql as remote_sql
-from viewkeeper.model.display import counted
+from viewkeeper.model.display import count_text
 
 # The statements of a text, run one after the other on a database that is open here or behind a server; each tells what
 # it did as soon as it is done.
 
 
 def run_script(database: Any, text: str, output: str, engine: str, stale: bool = False) -> None:
-    from viewkeeper.cli.output import print_answer, say_suspended
-    from viewkeeper.cli.progress import hushed, waiting_for
-    from viewkeeper.sql.script import steps
+    from viewkeeper.cli.output import print_answer, warn_suspended
+    from viewkeeper.cli.progress import quiet_jvm, show_spinner
+    from viewkeeper.sql.script import split_steps
 
-    found = steps(text)
+    found = split_steps(text)
     if not found:
         database.sql(text)  # it says what is missing
     for step in found:
         first = step.statements[0]
-        with step.naming_errors(), waiting_for(first), hushed():
+        with step.locate_errors(), show_spinner(first), quiet_jvm():
             answer = database.sql(step.text, engine=engine, stale=stale)
         if answer.has_rows:
-            say_suspended(answer.suspended)
+            warn_suspended(answer.suspended)
             print_answer(first, answer.to_arrow(), output)
         elif answer.done and output == "table":
             typer.echo(answer.done)
 
 
-def init(db: DbItself) -> None:
+def init(db: LocalDb) -> None:
     """Make an empty database. One that is there already stays as it is.
 
     Example: vk init --db lmdb:./shop
@@ -58,7 +58,7 @@ def init(db: DbItself) -> None:
     with open_writer(db, create=True) as store:
         there = store.catalog()
     if there.tables or there.views:
-        tables, views = counted(len(there.tables), "table"), counted(len(there.views), "view")
+        tables, views = count_text(len(there.tables), "table"), count_text(len(there.views), "view")
         typer.echo(f"{db} is there already: {tables}, {views}")
     else:
         typer.echo(f"{db} is ready; export VIEWKEEPER_DB={db} saves you from writing --db")
@@ -91,18 +91,18 @@ def sql(
 
     Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop
     """
-    one_of(context, "output", output, FORMATS)
-    one_of(context, "engine", engine, ("auto", "embedded", "spark"))
+    check_choice(context, "output", output, FORMATS)
+    check_choice(context, "engine", engine, ("auto", "embedded", "spark"))
     if statement is not None and file is not None:
-        raise wrong(context, "Give statements, or a file with -f.")
+        raise usage_error(context, "Give statements, or a file with -f.")
     if statement is None and file is None and not sys.stdin.isatty():
-        raise wrong(context, "Give a statement, or a file with -f (- is standard input).")
-    text = statement if file is None else _read(context, file)
+        raise usage_error(context, "Give a statement, or a file with -f (- is standard input).")
+    text = statement if file is None else _read_text(context, file)
     if is_remote(db):
         remote_sql(db, text, output, engine, stale)
         return
-    makes = text is None or _creates(text)
-    with open_database(db, create=makes, spark=cluster(master, conf), memory=memory) as database:
+    makes = text is None or _has_create(text)
+    with open_database(db, create=makes, spark=spark_session(master, conf), memory=memory) as database:
         if text is None:
             from viewkeeper.cli.shell import shell
 
@@ -111,18 +111,18 @@ def sql(
             run_script(database, text, output, engine, stale)
 
 
-def _creates(text: str) -> bool:
+def _has_create(text: str) -> bool:
     """Whether there is a statement that may be the first one of a new database."""
     from viewkeeper.syntax.statements import split
 
     return any(statement[:6].upper() == "CREATE" for statement in split(text))
 
 
-def _read(context: typer.Context, file: Path) -> str:
+def _read_text(context: typer.Context, file: Path) -> str:
     if str(file) == "-":
         return sys.stdin.read()
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise wrong(context, f"Cannot read {file}: {reason}.") from None
+        raise usage_error(context, f"Cannot read {file}: {reason}.") from None

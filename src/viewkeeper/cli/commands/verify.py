@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from viewkeeper.verify.benchmark_check import Yardstick
+    from viewkeeper.verify.benchmark_check import Benchmark
 
-from viewkeeper.cli.options import FORMATS, LANES, Conf, Lane, Master, Output, cluster, one_of, wrong
+from viewkeeper.cli.options import FORMATS, LANES, Conf, Lane, Master, Output, check_choice, spark_session, usage_error
 
-_SHOWN = 10
+_MAX_SHOWN_ROWS = 10
 """Rows of a view that differs."""
 
 Scale = Annotated[float, typer.Option(min=0.001, help="The scale factor: 1 is a gigabyte.")]
@@ -58,13 +58,13 @@ def verify(
 
     Example: vk verify tpch --scale 0.01 --batches 5 --seed 7
     """
-    one_of(context, "suite", suite, ("tpch", "tpcds", "consistency"))
-    one_of(context, "lane", lane, LANES)
-    one_of(context, "store", store, ("lmdb", "rocksdb", "hbase"))
-    numbers = _numbers(context, views, suite)
+    check_choice(context, "suite", suite, ("tpch", "tpcds", "consistency"))
+    check_choice(context, "lane", lane, LANES)
+    check_choice(context, "store", store, ("lmdb", "rocksdb", "hbase"))
+    numbers = _query_numbers(context, views, suite)
     with tempfile.TemporaryDirectory(prefix="vk-verify-") as scratch:
         url = db or _scratch_url(store, scratch)
-        spark = cluster(master, conf)
+        spark = spark_session(master, conf)
         if suite == "consistency":
             _verify_consistency(url, spark, scratch, seconds, seed, lane, strategy, kill)
         else:
@@ -83,31 +83,31 @@ def _verify_views(
     numbers: tuple[str, ...],
 ) -> None:
     import viewkeeper
-    from viewkeeper.cli.progress import hushed
+    from viewkeeper.cli.progress import quiet_jvm
     from viewkeeper.verify.benchmark_check import verify as run
 
-    yardstick = _yardstick(suite)
+    yardstick = _find_benchmark(suite)
     views = {f"q{number}": yardstick.views[f"q{number}"] for number in numbers}
-    with _directory(data) as place:
+    with _data_directory(data) as place:
         files = yardstick.generate(scale, place)
         with viewkeeper.open(url, spark=spark) as database:
-            with hushed():
+            with quiet_jvm():
                 session = database._spark()
             sizes = {"batches": batches, "seed": seed}
-            found = run(database, files, session, yardstick, lane=lane, views=views, say=typer.echo, **sizes)
+            found = run(database, files, session, yardstick, lane=lane, views=views, log=typer.echo, **sizes)
     for view in dict.fromkeys(one.view for one in found):
         of_view = [one for one in found if one.view == view]
         typer.echo(f"DIFFERENT: {view} after batch {of_view[0].batch}, {len(of_view)} rows", err=True)
-        for one in of_view[:_SHOWN]:
-            typer.echo(f"  key      {one.key}\n  expected {one.expected}\n  got      {one.got}", err=True)
-        if len(of_view) > _SHOWN:
-            typer.echo(f"  and {len(of_view) - _SHOWN} more", err=True)
+        for one in of_view[:_MAX_SHOWN_ROWS]:
+            typer.echo(f"  key      {one.key}\n  expected {one.expected}\n  got      {one.actual}", err=True)
+        if len(of_view) > _MAX_SHOWN_ROWS:
+            typer.echo(f"  and {len(of_view) - _MAX_SHOWN_ROWS} more", err=True)
     if found:
         raise typer.Exit(1)
     typer.echo(f"{len(views)} views equal to Spark's answer after each of {batches} batches")
 
 
-def _yardstick(name: str) -> Yardstick:
+def _find_benchmark(name: str) -> Benchmark:
     if name == "tpcds":
         from viewkeeper.workloads.tpcds.changes import TPCDS
 
@@ -120,15 +120,15 @@ def _yardstick(name: str) -> Yardstick:
 def _verify_consistency(
     url: str, spark: Any, scratch: str, seconds: float, seed: int, lane: str, strategy: str, kill: bool
 ) -> None:
-    from viewkeeper.cli.progress import hushed
-    from viewkeeper.verify.consistency import Plan, verify_consistency
+    from viewkeeper.cli.progress import quiet_jvm
+    from viewkeeper.verify.consistency import ConsistencyRun, verify_consistency
 
-    plan = Plan(seconds=seconds, seed=seed, lane=lane, strategy=strategy, kill=kill)
-    with hushed():
+    plan = ConsistencyRun(seconds=seconds, seed=seed, lane=lane, strategy=strategy, kill=kill)
+    with quiet_jvm():
         verdict = verify_consistency(url, spark, Path(scratch) / "journals", plan, typer.echo)
-    checks = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.checked.items()))
+    checks = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.check_counts.items()))
     typer.echo(f"{verdict.writes} writes; checked: {checks}")
-    if not verdict.holds:
+    if not verdict.is_consistent:
         typer.echo(verdict.failures[0] if verdict.failures else "nothing was checked", err=True)
         raise typer.Exit(1)
     typer.echo("every state that was seen is a state that was")
@@ -164,19 +164,19 @@ def bench(
 
     Example: vk bench --scale 0.1 --views 3 --sizes 10,1000
     """
-    one_of(context, "output", output, FORMATS)
-    numbers = _numbers(context, views)
+    check_choice(context, "output", output, FORMATS)
+    numbers = _query_numbers(context, views)
     try:
         counts = [int(n) for n in sizes.split(",")]
     except ValueError:
-        raise wrong(context, f"--sizes {sizes} is no list of numbers.") from None
+        raise usage_error(context, f"--sizes {sizes} is no list of numbers.") from None
     if min(counts) < 1:
-        raise wrong(context, f"--sizes {sizes}: a batch changes at least 1 order.")
+        raise usage_error(context, f"--sizes {sizes}: a batch changes at least 1 order.")
     from viewkeeper.cli.bench import bench as run
     from viewkeeper.cli.output import print_rows
     from viewkeeper.workloads.tpch.changes import generate
 
-    with _directory(data) as place:
+    with _data_directory(data) as place:
         table = run(generate(scale, place), [int(n) for n in numbers], counts, repeat, seed)
     print_rows(table.schema, [table], output)
 
@@ -196,7 +196,7 @@ def demo(
 
     Example: vk demo shop --seconds 10
     """
-    one_of(context, "demo", what, ("tpch", "shop"))
+    check_choice(context, "demo", what, ("tpch", "shop"))
     from rich.console import Console
 
     console = Console(soft_wrap=True)
@@ -207,13 +207,13 @@ def demo(
     else:
         from viewkeeper.cli.demo.tpch import demo as run_tpch
 
-        with _directory(data) as place:
+        with _data_directory(data) as place:
             equal = run_tpch(console, place, url=keep, seconds=seconds, scale=scale, plain=plain)
     if not equal:
         raise typer.Exit(1)
 
 
-def _numbers(context: typer.Context, views: str | None, suite: str = "tpch") -> tuple[str, ...]:
+def _query_numbers(context: typer.Context, views: str | None, suite: str = "tpch") -> tuple[str, ...]:
     """The queries that are asked for, each once. 14 of TPC-DS is 14a and 14b."""
     from viewkeeper.workloads import tpcds, tpch
 
@@ -222,12 +222,12 @@ def _numbers(context: typer.Context, views: str | None, suite: str = "tpch") -> 
     chosen = [(name, [n for n in known if n == name or n in (f"{name}a", f"{name}b")]) for name in asked]
     if any(not found for _, found in chosen):
         title, last = ("TPC-DS", 99) if suite == "tpcds" else ("TPC-H", 22)
-        raise wrong(context, f"--views {views}: {title} has the queries 1 to {last}.")
+        raise usage_error(context, f"--views {views}: {title} has the queries 1 to {last}.")
     return tuple(dict.fromkeys(number for _, found in chosen for number in found))
 
 
 @contextmanager
-def _directory(path: Path | None) -> Iterator[Path]:
+def _data_directory(path: Path | None) -> Iterator[Path]:
     if path is not None:
         yield path
         return

@@ -11,28 +11,28 @@ import typer
 from viewkeeper.cli import remote
 from viewkeeper.cli.options import (
     LANES,
-    REPORTS,
+    REPORT_FORMATS,
     Budget,
     Conf,
     Db,
-    DbItself,
     Lane,
+    LocalDb,
     Master,
     Name,
     ReportOutput,
     Stale,
     ViewName,
-    cluster,
-    one_of,
+    check_choice,
     open_database,
     open_reader,
-    wrong,
+    spark_session,
+    usage_error,
 )
 
 
 def refresh(
     context: typer.Context,
-    db: DbItself,
+    db: LocalDb,
     lane: Lane = "auto",
     output: ReportOutput = "table",
     suspend: Annotated[
@@ -49,13 +49,13 @@ def refresh(
 
     Example: vk refresh --db lmdb:./shop
     """
-    one_of(context, "lane", lane, LANES)
-    one_of(context, "output", output, REPORTS)
+    check_choice(context, "lane", lane, LANES)
+    check_choice(context, "output", output, REPORT_FORMATS)
     from viewkeeper.cli.output import print_report
-    from viewkeeper.cli.progress import hushed
+    from viewkeeper.cli.progress import quiet_jvm
 
-    with open_database(db, spark=cluster(master, conf), memory=memory) as database:
-        with hushed():
+    with open_database(db, spark=spark_session(master, conf), memory=memory) as database:
+        with quiet_jvm():
             report = database.refresh(lane, suspend=suspend)
         print_report(report, output)
     if report.suspended:
@@ -64,7 +64,7 @@ def refresh(
 
 def run(
     context: typer.Context,
-    db: DbItself,
+    db: LocalDb,
     lane: Lane = "auto",
     max_delay: Annotated[float, typer.Option(min=0, help="Seconds for which a change may wait, about.")] = 0.05,
     max_changes: Annotated[int, typer.Option(min=1, help="Rows of a batch, about.")] = 50_000,
@@ -88,12 +88,12 @@ def run(
 
     Example: vk run --db lmdb:./shop
     """
-    one_of(context, "lane", lane, LANES)
-    one_of(context, "output", output, REPORTS)
-    one_of(context, "priority", priority, ("writers", "balanced", "views"))
+    check_choice(context, "lane", lane, LANES)
+    check_choice(context, "output", output, REPORT_FORMATS)
+    check_choice(context, "priority", priority, ("writers", "balanced", "views"))
     from viewkeeper.cli.run_loop import run as keep_fresh
 
-    with open_database(db, spark=cluster(master, conf), memory=memory) as database:
+    with open_database(db, spark=spark_session(master, conf), memory=memory) as database:
         keep_fresh(
             database,
             output,
@@ -126,11 +126,11 @@ def watch(
 
     Example: vk watch by_category --db lmdb:./shop
     """
-    one_of(context, "output", output, REPORTS)
+    check_choice(context, "output", output, REPORT_FORMATS)
     from viewkeeper.cli.run_loop import watch as follow
 
     if remote.is_remote(db):
-        with remote.connected(db) as client:
+        with remote.open_client(db) as client:
             follow(client.subscribe(name, since, timeout=timeout, stale=stale), changes, output)
         return
     with open_reader(db) as store:
@@ -153,17 +153,17 @@ def status(
 
     Example: vk status --views 'sales_*' --db lmdb:./shop
     """
-    one_of(context, "output", output, REPORTS)
+    check_choice(context, "output", output, REPORT_FORMATS)
     from viewkeeper.cli.output import print_report
 
     if remote.is_remote(db):
         remote.status(db, output, watch, views, limit)
         return
     with open_reader(db) as store:
-        from viewkeeper.read.status import called, database_status
+        from viewkeeper.read.status import database_status, filter_views
 
         while True:
-            now = called(database_status(store, store.catalog()), views)
+            now = filter_views(database_status(store, store.catalog()), views)
             if watch and output == "table":
                 typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
             print_report(now, output, limit)
@@ -176,7 +176,9 @@ def explain(
     context: typer.Context,
     view: ViewName,
     db: Db,
-    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text, json, mermaid or svg.")] = "text",
+    output_format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="text, json, mermaid or svg.")
+    ] = "text",
     out: Annotated[Path | None, typer.Option("--out", help="A file to write instead of standard output.")] = None,
 ) -> None:
     """How a view is kept fresh, also as a picture.
@@ -185,29 +187,29 @@ def explain(
 
     Example: vk explain by_category --format svg --out by_category.svg --db lmdb:./shop
     """
-    one_of(context, "format", form, ("text", "json", "mermaid", "svg"))
+    check_choice(context, "format", output_format, ("text", "json", "mermaid", "svg"))
     if remote.is_remote(db):
-        if form not in ("text", "svg"):
-            raise wrong(context, "A server gives a plan as text or svg.")
-        with remote.connected(db) as client:
+        if output_format not in ("text", "svg"):
+            raise usage_error(context, "A server gives a plan as text or svg.")
+        with remote.open_client(db) as client:
             plan = client.explain(view)
-        text = str(plan) if form == "text" else plan.svg
+        text = str(plan) if output_format == "text" else plan.svg
     else:
         with open_reader(db) as store:
-            text = _explained(store, view, form)
+            text = _explain_stored(store, view, output_format)
     if out is None:
         typer.echo(text)
     else:
         out.write_text(text + "\n", encoding="utf-8")
 
 
-def _explained(store: Any, view: str, form: str) -> str:
+def _explain_stored(store: Any, view: str, output_format: str) -> str:
     from viewkeeper.explain.view import explain_view
 
-    if form == "text":
+    if output_format == "text":
         return explain_view(store, store.catalog(), view)
     from viewkeeper.explain import render
-    from viewkeeper.explain.diagram import picture_view
+    from viewkeeper.explain.diagram import view_diagram
 
-    picture = picture_view(store, store.catalog(), view)
-    return {"json": render.to_json, "mermaid": render.to_mermaid, "svg": render.to_svg}[form](picture)
+    picture = view_diagram(store, store.catalog(), view)
+    return {"json": render.to_json, "mermaid": render.to_mermaid, "svg": render.to_svg}[output_format](picture)

@@ -31,12 +31,12 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 import viewkeeper
-from viewkeeper.cli.progress import hushed
+from viewkeeper.cli.progress import quiet_jvm
 from viewkeeper.errors import NameTaken
 from viewkeeper.resources.prepared_statements import connect
 from viewkeeper.workloads.shop import TABLES, VIEWS, Shop
 
-_NEXT = """Try next:
+_NEXT_STEPS = """Try next:
 {activate}  vk demo shop --keep lmdb:./shop --seconds 5       the same, kept in a database of your own
   vk sql "SHOW VIEWS" --db lmdb:./shop              what is there
   vk explain by_category --db lmdb:./shop           how a view is kept fresh
@@ -48,19 +48,19 @@ Rows = Mapping[Any, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Tick:
+class DemoBatch:
     """One batch: what was done to the tables and which cells of the views changed by it."""
 
     changes: list[str]
     report: Any
     views: Mapping[str, Rows]
-    touched: Mapping[str, dict[Any, dict[str, tuple[Any, Any]]]]
+    changed_cells: Mapping[str, dict[Any, dict[str, tuple[Any, Any]]]]
     """view → key → column → (before, after); None stands for a row that was not there."""
 
 
 def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain: bool = False) -> bool:
     """Run the demo; True if every view was equal to its recomputation."""
-    with database(url, "shop") as db:
+    with open_demo_database(url, "shop") as db:
         shop = Shop(db)
         with console.status("Opening the shop"):
             shop.open()
@@ -68,19 +68,19 @@ def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain
         for name, query in VIEWS.items():
             console.print(f"\nCREATE MATERIALIZED VIEW {name} AS\n{query}", highlight=False, style="dim")
             note = f"Creating {name} (the first view also starts Spark, which plans the queries)"
-            with console.status(note), hushed():
+            with console.status(note), quiet_jvm():
                 db.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
         console.print()
-        screen = _lines if plain or not console.is_terminal else _screen
-        batches, changes, busy = screen(console, _ticks(db, shop, seconds))
+        screen = _print_lines if plain or not console.is_terminal else _show_screen
+        batches, changes, busy = screen(console, _run_batches(db, shop, seconds))
         each = 1000 * busy / max(batches, 1)
         console.print(f"{changes} changes reached {len(VIEWS)} views in {batches} batches, {each:.1f} ms each.")
-        equal = _check(console, db)
-        console.print(f"\n{_NEXT.format(activate=activate())}", highlight=False)
+        equal = _check_views(console, db)
+        console.print(f"\n{_NEXT_STEPS.format(activate=activation_line())}", highlight=False)
         return equal
 
 
-def activate() -> str:
+def activation_line() -> str:
     """The line that puts `vk` on the path, for who came here by `make demo` and does not have it there yet."""
     script = Path(sys.prefix) / "bin" / "activate"
     if shutil.which("vk") is not None or not script.is_file():
@@ -90,7 +90,7 @@ def activate() -> str:
 
 
 @contextmanager
-def database(url: str | None, name: str) -> Iterator[Any]:
+def open_demo_database(url: str | None, name: str) -> Iterator[Any]:
     """That of `--keep`, which has to be new, or one of this name in a temporary directory."""
     if url is None:
         with tempfile.TemporaryDirectory(prefix="vk-demo-") as path, viewkeeper.open(f"lmdb:{path}/{name}") as db:
@@ -102,24 +102,24 @@ def database(url: str | None, name: str) -> Iterator[Any]:
         yield db
 
 
-def _ticks(db: Any, shop: Shop, seconds: float) -> Iterator[Tick]:
+def _run_batches(db: Any, shop: Shop, seconds: float) -> Iterator[DemoBatch]:
     """Batches at a pace that one can follow, until the time is over."""
-    views = _views(db)
+    views = _read_views(db)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         changes = [shop.change() for _ in range(shop.random.randint(1, 3))]
         report = db.refresh()
-        before, views = views, _views(db)
-        touched = {name: _touched(before[name], views[name]) for name in views}
-        yield Tick(changes, report, views, touched)
+        before, views = views, _read_views(db)
+        touched = {name: _find_changed_cells(before[name], views[name]) for name in views}
+        yield DemoBatch(changes, report, views, touched)
         time.sleep(0.4)
 
 
-def _views(db: Any) -> dict[str, Rows]:
+def _read_views(db: Any) -> dict[str, Rows]:
     return {name: {next(iter(row.values())): row for row in db.read(name).to_pylist()} for name in VIEWS}
 
 
-def _touched(before: Rows, after: Rows) -> dict[Any, dict[str, tuple[Any, Any]]]:
+def _find_changed_cells(before: Rows, after: Rows) -> dict[Any, dict[str, tuple[Any, Any]]]:
     found = {}
     for key in sorted({*before, *after}):
         old, new = before.get(key, {}), after.get(key, {})
@@ -131,35 +131,35 @@ def _touched(before: Rows, after: Rows) -> dict[Any, dict[str, tuple[Any, Any]]]
 # -- plain lines -------------------------------------------------------------------------------------------------------
 
 
-_SHOWN = 3
+_MAX_SHOWN_ROWS = 3
 """Rows told for each view and batch."""
 
 
-def _lines(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
-    total = _Total()
-    for tick in ticks:
+def _print_lines(console: Console, batches: Iterator[DemoBatch]) -> tuple[int, int, float]:
+    total = _DemoTotals()
+    for tick in batches:
         total.add(tick)
         console.print(_headline(tick), highlight=False)
         for change in tick.changes:
             console.print(f"  {change}", highlight=False)
-        for view, rows in tick.touched.items():
-            for key, cells in list(rows.items())[:_SHOWN]:
-                console.print(f"    {view}[{key}]  {_told(cells)}", highlight=False, markup=False, style="dim")
-            if len(rows) > _SHOWN:
-                console.print(f"    {view}: {len(rows) - _SHOWN} more rows", highlight=False, style="dim")
+        for view, rows in tick.changed_cells.items():
+            for key, cells in list(rows.items())[:_MAX_SHOWN_ROWS]:
+                console.print(f"    {view}[{key}]  {_format_cells(cells)}", highlight=False, markup=False, style="dim")
+            if len(rows) > _MAX_SHOWN_ROWS:
+                console.print(f"    {view}: {len(rows) - _MAX_SHOWN_ROWS} more rows", highlight=False, style="dim")
     return total.batches, total.changes, total.seconds
 
 
-def _headline(tick: Tick) -> str:
-    changes, rows = len(tick.changes), sum(map(len, tick.touched.values()))
-    report = tick.report
+def _headline(batch: DemoBatch) -> str:
+    changes, rows = len(batch.changes), sum(map(len, batch.changed_cells.values()))
+    report = batch.report
     return (
         f"batch {report.epoch}: {changes} change{'s'[: changes != 1]} → {rows} view row{'s'[: rows != 1]}, "
         f"{report.lane} lane, {1000 * report.seconds:.1f} ms"
     )
 
 
-def _told(cells: Mapping[str, tuple[Any, Any]]) -> str:
+def _format_cells(cells: Mapping[str, tuple[Any, Any]]) -> str:
     if all(before is None for before, _ in cells.values()):
         return "new: " + ", ".join(f"{c} {after}" for c, (_, after) in cells.items())
     if all(after is None for _, after in cells.values()):
@@ -168,45 +168,45 @@ def _told(cells: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 @dataclass
-class _Total:
+class _DemoTotals:
     batches: int = 0
     changes: int = 0
     seconds: float = 0
     log: deque[Text] = field(default_factory=lambda: deque(maxlen=16))
 
-    def add(self, tick: Tick) -> None:
+    def add(self, batch: DemoBatch) -> None:
         self.batches += 1
-        self.changes += len(tick.changes)
-        self.seconds += tick.report.seconds
+        self.changes += len(batch.changes)
+        self.seconds += batch.report.seconds
 
 
 # -- the live screen ---------------------------------------------------------------------------------------------------
 
 
-def _screen(console: Console, ticks: Iterator[Tick]) -> tuple[int, int, float]:
-    total = _Total()
+def _show_screen(console: Console, batches: Iterator[DemoBatch]) -> tuple[int, int, float]:
+    total = _DemoTotals()
     with Live(console=console, auto_refresh=False) as live:
-        for tick in ticks:
+        for tick in batches:
             total.add(tick)
             total.log.extend(Text(change) for change in tick.changes)
-            live.update(_picture(tick, total, console.width), refresh=True)
+            live.update(_compose_screen(tick, total, console.width), refresh=True)
     return total.batches, total.changes, total.seconds
 
 
-def _picture(tick: Tick, total: _Total, width: int) -> Group:
+def _compose_screen(batch: DemoBatch, total: _DemoTotals, width: int) -> Group:
     """The changes on the left, the views beside them; 80 columns have room for two of the three."""
     log = Panel(Group(*total.log), title="changes", width=34, height=18)
-    parts: list[Any] = [log, Group(_grid("by_category", tick), _grid("order_lines", tick, 5))]
+    parts: list[Any] = [log, Group(_view_grid("by_category", batch), _view_grid("order_lines", batch, 5))]
     if width >= 116:
-        parts.append(_grid("ratings", tick))
+        parts.append(_view_grid("ratings", batch))
     side_by_side = Grid.grid(padding=(0, 1))
     side_by_side.add_row(*parts)
-    return Group(Text(_headline(tick), style="bold"), side_by_side)
+    return Group(Text(_headline(batch), style="bold"), side_by_side)
 
 
-def _grid(view: str, tick: Tick, last: int | None = None) -> Grid:
+def _view_grid(view: str, batch: DemoBatch, last: int | None = None) -> Grid:
     """A view as a table; changed cells stand out. Long ones show the rows touched last, then the highest keys."""
-    rows, touched = tick.views[view], tick.touched[view]
+    rows, touched = batch.views[view], batch.changed_cells[view]
     keys = sorted(rows)
     if last is not None:
         keys = sorted(sorted(keys, key=lambda k: (k in touched, k))[-last:])
@@ -223,7 +223,7 @@ def _grid(view: str, tick: Tick, last: int | None = None) -> Grid:
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
-def _check(console: Console, db: Any) -> bool:
+def _check_views(console: Console, db: Any) -> bool:
     """Each view against the same query over the tables, run from nothing by DuckDB."""
     equal = True
     with connect() as fresh:
@@ -231,7 +231,7 @@ def _check(console: Console, db: Any) -> bool:
             fresh.register(table, db.read(table))
         for name, query in VIEWS.items():
             kept, recomputed = db.read(name), fresh.sql(query).to_arrow_table()
-            same = _bag(kept) == _bag(recomputed)
+            same = _sorted_rows(kept) == _sorted_rows(recomputed)
             equal = equal and same
             verdict = "equal to" if same else "DIFFERENT from"
             console.print(
@@ -240,5 +240,5 @@ def _check(console: Console, db: Any) -> bool:
     return equal
 
 
-def _bag(table: pa.Table) -> list[tuple[Any, ...]]:
+def _sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in table.to_pylist())

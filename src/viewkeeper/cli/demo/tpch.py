@@ -27,15 +27,15 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
-from viewkeeper.cli.demo.shop import activate, database
+from viewkeeper.cli.demo.shop import activation_line, open_demo_database
 from viewkeeper.cli.load import load
-from viewkeeper.cli.progress import hushed
-from viewkeeper.verify.benchmark_check import SparkOracle, apply, differences
+from viewkeeper.cli.progress import quiet_jvm
+from viewkeeper.verify.benchmark_check import SparkOracle, apply_changes, find_differences
 from viewkeeper.workloads.tpch import QUERIES, SCHEMAS
 from viewkeeper.workloads.tpch.changes import TpchModel, generate
 
 NUMBERS = (1, 3, 5, 13, 18)
-SHOWN: Mapping[int, tuple[str, str | None, tuple[str, ...]]] = {
+VIEW_DISPLAYS: Mapping[int, tuple[str, str | None, tuple[str, ...]]] = {
     1: ("pricing summary", None, ("l_returnflag", "l_linestatus", "sum_qty", "count_order")),
     3: ("unshipped orders", "revenue", ("l_orderkey", "revenue", "o_orderdate")),
     5: ("local suppliers", "revenue", ("n_name", "revenue")),
@@ -43,11 +43,11 @@ SHOWN: Mapping[int, tuple[str, str | None, tuple[str, ...]]] = {
     18: ("large orders", "o_totalprice", ("c_name", "o_orderkey", "o_totalprice")),
 }
 """What the screen shows of each view: a title, the column by which the first rows are chosen, and some columns."""
-ROWS = 5
-ORDERS = 20
+SHOWN_ROWS = 5
+ORDERS_PER_BATCH = 20
 """New, deleted and changed orders in a batch, of each."""
 
-_NEXT = """Try next:
+_NEXT_STEPS = """Try next:
 {activate}  vk demo --keep lmdb:./tpch                         the same, kept in a database of your own
   vk sql "SELECT * FROM q5" --db lmdb:./tpch         a query over a view, at one snapshot
   vk explain q3 --format svg --out q3.svg --db lmdb:./tpch
@@ -59,23 +59,23 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass
-class Progress:
+class DemoProgress:
     """What has happened so far, and the last batch."""
 
     started: float = field(default_factory=time.monotonic)
     batches: int = 0
     changes: int = 0
-    busy: float = 0.0
-    last: float = 0.0
+    batch_seconds: float = 0.0
+    last_lag: float = 0.0
     view_rows: Mapping[str, int] = field(default_factory=dict)
     lags: deque[float] = field(default_factory=lambda: deque(maxlen=40))
 
-    def line(self) -> str:
+    def summary_line(self) -> str:
         seconds = max(time.monotonic() - self.started, 0.001)
         worst = max(self.lags, default=0.0)
         return (
-            f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.busy, 0.001):,.0f} rows/s"
-            f" in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last:.0f} ms "
+            f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.batch_seconds, 0.001):,.0f} rows/s"
+            f" in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last_lag:.0f} ms "
             f"(at most {1000 * worst:.0f} in the last {len(self.lags)} batches)"
         )
 
@@ -94,14 +94,14 @@ def demo(
         files = generate(scale, directory)
     model = TpchModel(files, seed=7)
     try:
-        with database(url, "tpch") as db:
+        with open_demo_database(url, "tpch") as db:
             _prepare(console, db, files)
-            progress = Progress()
+            progress = DemoProgress()
             live = console.is_terminal and not plain
-            _stream(console, db, model, seconds, progress, live)
-            console.print(progress.line(), highlight=False)
-            equal = _check(console, db, model)
-            console.print(f"\n{_NEXT.format(activate=activate())}", highlight=False)
+            _stream_changes(console, db, model, seconds, progress, live)
+            console.print(progress.summary_line(), highlight=False)
+            equal = _check_views(console, db, model)
+            console.print(f"\n{_NEXT_STEPS.format(activate=activation_line())}", highlight=False)
             return equal
     finally:
         model.close()
@@ -116,11 +116,11 @@ def _prepare(console: Console, db: Any, files: Path) -> None:
     for number in NUMBERS:
         started = time.perf_counter()
         note = f"Creating q{number}" + (" (the first view also starts Spark, which plans the queries)" * (number == 1))
-        with console.status(note), hushed():
+        with console.status(note), quiet_jvm():
             db.sql(f"CREATE MATERIALIZED VIEW q{number} AS {QUERIES[number]}")
         took = time.perf_counter() - started
         console.print(
-            f"[dim]$ vk sql 'CREATE MATERIALIZED VIEW q{number} AS …'[/dim]   {SHOWN[number][0]}, {took:.1f} s",
+            f"[dim]$ vk sql 'CREATE MATERIALIZED VIEW q{number} AS …'[/dim]   {VIEW_DISPLAYS[number][0]}, {took:.1f} s",
             highlight=False,
         )
     console.print()
@@ -129,25 +129,27 @@ def _prepare(console: Console, db: Any, files: Path) -> None:
 # -- the stream --------------------------------------------------------------------------------------------------------
 
 
-def _stream(console: Console, db: Any, model: TpchModel, seconds: float, progress: Progress, live: bool) -> None:
-    before = {n: _rows(db, n) for n in NUMBERS}
+def _stream_changes(
+    console: Console, db: Any, model: TpchModel, seconds: float, progress: DemoProgress, live: bool
+) -> None:
+    before = {n: _first_rows(db, n) for n in NUMBERS}
     end = time.monotonic() + seconds
     screen = Live(console=console, auto_refresh=False, transient=False) if live else nullcontext()
     with screen:
         while time.monotonic() < end:
-            changes = model.orders_batch(ORDERS, ORDERS, ORDERS)
+            changes = model.orders_batch(ORDERS_PER_BATCH, ORDERS_PER_BATCH, ORDERS_PER_BATCH)
             model.apply(changes)
-            apply(db, changes)
+            apply_changes(db, changes)
             written = time.monotonic()
             report = db.refresh()
             progress.batches += 1
             progress.changes += report.changes
-            progress.busy += report.seconds
-            progress.last = time.monotonic() - written
-            progress.lags.append(progress.last)
-            after = {n: _rows(db, n) for n in NUMBERS}
+            progress.batch_seconds += report.seconds
+            progress.last_lag = time.monotonic() - written
+            progress.lags.append(progress.last_lag)
+            after = {n: _first_rows(db, n) for n in NUMBERS}
             if isinstance(screen, Live):
-                screen.update(_picture(progress, before, after, console.width), refresh=True)
+                screen.update(_compose_screen(progress, before, after, console.width), refresh=True)
             else:
                 changed = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
                 console.print(
@@ -159,27 +161,27 @@ def _stream(console: Console, db: Any, model: TpchModel, seconds: float, progres
             time.sleep(0.1)
 
 
-def _rows(db: Any, number: int) -> Rows:
+def _first_rows(db: Any, number: int) -> Rows:
     rows = db.read(f"q{number}")
-    if (by := SHOWN[number][1]) is not None:
+    if (by := VIEW_DISPLAYS[number][1]) is not None:
         rows = rows.sort_by([(by, "descending")])
-    first: Rows = rows.slice(0, ROWS).to_pylist()
+    first: Rows = rows.slice(0, SHOWN_ROWS).to_pylist()
     return first
 
 
-def _picture(progress: Progress, before: Mapping[int, Rows], after: Mapping[int, Rows], width: int) -> Group:
-    grids = [_grid(n, before[n], after[n]) for n in NUMBERS]
-    return Group(Text(progress.line(), style="bold"), Text(""), Columns(grids, padding=(0, 3)))
+def _compose_screen(progress: DemoProgress, before: Mapping[int, Rows], after: Mapping[int, Rows], width: int) -> Group:
+    grids = [_view_grid(n, before[n], after[n]) for n in NUMBERS]
+    return Group(Text(progress.summary_line(), style="bold"), Text(""), Columns(grids, padding=(0, 3)))
 
 
-def _grid(number: int, before: Rows, after: Rows) -> Grid:
-    title, _, columns = SHOWN[number]
+def _view_grid(number: int, before: Rows, after: Rows) -> Grid:
+    title, _, columns = VIEW_DISPLAYS[number]
     grid = Grid(
         title=f"q{number}  {title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, min_width=28
     )
     for name in columns:
         grid.add_column(name, justify="left" if name.endswith(("name", "flag", "status")) else "right", no_wrap=True)
-    for i in range(ROWS):
+    for i in range(SHOWN_ROWS):
         row = after[i] if i < len(after) else dict.fromkeys(columns, "")
         old = before[i] if i < len(before) else {}
         grid.add_row(*(Text(str(row[c]), style="bold green" if row[c] != old.get(c) else "") for c in columns))
@@ -189,17 +191,17 @@ def _grid(number: int, before: Rows, after: Rows) -> Grid:
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
-def _check(console: Console, db: Any, model: TpchModel) -> bool:
+def _check_views(console: Console, db: Any, model: TpchModel) -> bool:
     equal = True
-    with console.status("Recomputing every view from nothing in Spark"), hushed():
+    with console.status("Recomputing every view from nothing in Spark"), quiet_jvm():
         oracle = SparkOracle(db._spark())
         oracle.load(model)
         found = {n: (db.read(f"q{n}"), oracle.answer(QUERIES[n])) for n in NUMBERS}
     for number, (kept, recomputed) in found.items():
-        same = not differences(f"q{number}", 0, recomputed, kept)
+        same = not find_differences(f"q{number}", 0, recomputed, kept)
         equal = equal and same
         console.print(
-            f"  {'✓' if same else '✗'} q{number} {SHOWN[number][0]}: {kept.num_rows} rows, "
+            f"  {'✓' if same else '✗'} q{number} {VIEW_DISPLAYS[number][0]}: {kept.num_rows} rows, "
             f"{'equal to' if same else 'DIFFERENT from'} its recomputation in Spark"
         )
     return equal

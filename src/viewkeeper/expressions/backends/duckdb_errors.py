@@ -10,8 +10,8 @@ import re
 
 from viewkeeper.errors import EvaluationError
 
-_OURS = re.compile(r"Invalid Input Error: ([A-Z][A-Z0-9_.]+): (.*)", re.DOTALL)
-_WORDS = (
+_OWN_MESSAGE = re.compile(r"Invalid Input Error: ([A-Z][A-Z0-9_.]+): (.*)", re.DOTALL)
+_DUCKDB_MESSAGES = (
     ("Division by zero", "DIVIDE_BY_ZERO", "Division by zero."),
     ("Could not cast value", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
     ("value is out of range!", "NUMERIC_VALUE_OUT_OF_RANGE", "A number does not fit its decimal type."),
@@ -25,19 +25,19 @@ _WORDS = (
     ("Overflow", "ARITHMETIC_OVERFLOW", "An integer result does not fit its type."),
     ("out of range", "DATETIME_OVERFLOW", "A date or time is out of range."),
 )
-_KINDS = ("InvalidInputException", "OutOfRangeException", "ConversionException")
+_DUCKDB_ERRORS = ("InvalidInputException", "OutOfRangeException", "ConversionException")
 
 
-def error_code(exception: BaseException) -> EvaluationError | None:
+def translate_error(exception: BaseException) -> EvaluationError | None:
     """The evaluation error that an exception is, or that DuckDB's stands for; None if it is no fault of the data."""
     if isinstance(exception, EvaluationError):
         return exception
-    if type(exception).__name__ not in _KINDS:
+    if type(exception).__name__ not in _DUCKDB_ERRORS:
         return None
     text = str(exception).split("\n\nLINE")[0].strip()
-    if found := _OURS.match(text):
+    if found := _OWN_MESSAGE.match(text):
         return EvaluationError(f"{found[1]}: {found[2].strip()}")
-    for words, condition, meaning in _WORDS:
+    for words, condition, meaning in _DUCKDB_MESSAGES:
         if words in text:
             return EvaluationError(f"{condition}: {meaning} ({_detail(text)})")
     return None

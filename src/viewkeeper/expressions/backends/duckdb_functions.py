@@ -22,9 +22,9 @@ from viewkeeper.resources.prepared_statements import connect
 VERSION = "2"
 """Of the rendered expressions and of the names of state's columns; state of another version is made anew."""
 
-_HASHED = "42::BIGINT, 'viewkeeper', 1.5::DOUBLE, 1.25::DECIMAL(10,2), DATE '2000-02-29', NULL::INTEGER, true"
+_HASH_SAMPLES = "42::BIGINT, 'viewkeeper', 1.5::DOUBLE, 1.25::DECIMAL(10,2), DATE '2000-02-29', NULL::INTEGER, true"
 
-_FAR = """CASE
+_SCIENTIFIC_TEXT = """CASE
     WHEN a < 1e-42 AND vk_tiny(ltrim(t, '-')) IS NOT NULL THEN left(t, (t LIKE '-%')::INTEGER) || vk_tiny(ltrim(t, '-'))
     WHEN t LIKE '%e%' THEN CASE WHEN t LIKE '%.%' THEN split_part(t, 'e', 1) ELSE split_part(t, 'e', 1) || '.0' END
         || 'E' || CAST(CAST(split_part(t, 'e', 2) AS INTEGER) AS VARCHAR)
@@ -35,7 +35,7 @@ _FAR = """CASE
 END"""
 
 # Java writes two digits at least, the nearest two: it shows in the few floats whose shortest text has one digit.
-_TINY = {
+_SUBNORMAL_TEXTS = {
     **{"5e-324": "4.9E-324", "1e-323": "9.9E-324", "5e-323": "4.9E-323", "6e-323": "5.9E-323", "7e-323": "6.9E-323"},
     **{"8e-323": "7.9E-323", "9e-323": "8.9E-323", "1e-322": "9.9E-323", "1e-45": "1.4E-45", "3e-45": "2.8E-45"},
     **{"4e-45": "4.2E-45", "6e-45": "5.6E-45", "8e-45": "8.4E-45", "1e-44": "9.8E-45", "3e-44": "2.9E-44"},
@@ -43,7 +43,7 @@ _TINY = {
 }
 
 MACROS: tuple[str, ...] = (
-    "vk_tiny(t) AS CASE t " + " ".join(f"WHEN '{d}' THEN '{j}'" for d, j in _TINY.items()) + " END",
+    "vk_tiny(t) AS CASE t " + " ".join(f"WHEN '{d}' THEN '{j}'" for d, j in _SUBNORMAL_TEXTS.items()) + " END",
     # Java's text of a float: DuckDB's shortest digits t of the value whose magnitude is a, in Java's form.
     "vk_point(d, t) AS left(t, (t LIKE '-%')::INTEGER) || left(d, 1) || '.' || CASE length(d) WHEN 1 THEN '0' "
     "ELSE substring(d, 2) END",
@@ -51,13 +51,13 @@ MACROS: tuple[str, ...] = (
     WHEN a >= 1e-3 AND a < 1e7 OR a = 0 THEN t
     WHEN isnan(a) THEN 'NaN'
     WHEN isinf(a) THEN CASE t WHEN 'inf' THEN 'Infinity' ELSE '-Infinity' END
-    ELSE {_FAR} END""",
+    ELSE {_SCIENTIFIC_TEXT} END""",
     "vk_java_double(x) AS vk_java_text(CAST(x AS VARCHAR), abs(x))",
     "vk_java_float(x) AS vk_java_text(CAST(x AS VARCHAR), CAST(abs(x) AS DOUBLE))",
 )
 
 
-def setup(connection: Any) -> None:
+def register_functions(connection: Any) -> None:
     """Teach a connection the renderer's macros and functions."""
     if connection.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'vk_ready'").fetchall():
         return
@@ -72,7 +72,7 @@ def setup(connection: Any) -> None:
         connection.execute(f"CREATE OR REPLACE MACRO {macro}")
 
 
-def _each(function: Callable[[str], str | None]) -> Callable[[Any], Any]:
+def _map_texts(function: Callable[[str], str | None]) -> Callable[[Any], Any]:
     return lambda texts: pa.array([function(t) for t in texts.to_pylist()], pa.string())
 
 
@@ -82,7 +82,7 @@ def _sha2(values: Any, bits: Any) -> Any:
     return pa.array([hashlib.new(f"sha{n or 256}", value).hexdigest() for value, n in pairs], pa.string())
 
 
-def _plain(text: str) -> str:
+def _plain_digits(text: str) -> str:
     """A number with an exponent, written without one; past 80 digits only how large it is matters."""
     number = decimal.Decimal(text)
     if number.adjusted() > 80:
@@ -90,41 +90,41 @@ def _plain(text: str) -> str:
     return f"{number:f}" if number.adjusted() > -80 else "0"
 
 
-def _title(word: str) -> str:
+def _title_case(word: str) -> str:
     return word[:1].title() + word.lower()[len(word[:1].lower()) :]
 
 
 _TEXT_FUNCTIONS = {
-    "vk_plain": _each(_plain),
-    "vk_offset": _each(text_parsing.offset),
-    "vk_upper": _each(str.upper),
-    "vk_lower": _each(str.lower),
-    "vk_title": _each(lambda text: " ".join(map(_title, text.split(" ")))),
-    "vk_reverse": _each(lambda text: text[::-1]),
+    "vk_plain": _map_texts(_plain_digits),
+    "vk_offset": _map_texts(text_parsing.offset_seconds),
+    "vk_upper": _map_texts(str.upper),
+    "vk_lower": _map_texts(str.lower),
+    "vk_title": _map_texts(lambda text: " ".join(map(_title_case, text.split(" ")))),
+    "vk_reverse": _map_texts(lambda text: text[::-1]),
 }
 
 
-def _exact(operation: Callable[[Any, Any, int, int, int], Any]) -> Callable[[Any, Any, Any], Any]:
+def _exact_function(operation: Callable[[Any, Any, int, int, int], Any]) -> Callable[[Any, Any, Any], Any]:
     """An Arrow function of two decimal texts and the result's scale."""
 
     def run(left: Any, right: Any, scale: Any) -> Any:
         if len(left) == 0:
             return pa.array([], pa.string())
         s = scale[0].as_py()
-        (a, s1), (b, s2) = _integers(left), _integers(right)
-        return pa.array([_text(v, s) for v in operation(a, b, s1, s2, s)], pa.string())
+        (a, s1), (b, s2) = _unscaled_integers(left), _unscaled_integers(right)
+        return pa.array([_decimal_text(v, s) for v in operation(a, b, s1, s2, s)], pa.string())
 
     return run
 
 
-def _integers(texts: Any) -> tuple[Any, int]:
+def _unscaled_integers(texts: Any) -> tuple[Any, int]:
     """The unscaled values, and the scale that they share (all come from one decimal type)."""
     values = texts.to_pylist()
     scale = max((len(v) - v.index(".") - 1 if "." in v else 0) for v in values)
     return np.array([int(v.replace(".", "")) for v in values], dtype=object), scale
 
 
-def _text(value: int | None, scale: int) -> str:
+def _decimal_text(value: int | None, scale: int) -> str:
     """A decimal's text; what has no value is a text that no decimal can be read from."""
     if value is None:
         return "a quotient of more than 39 digits"
@@ -132,7 +132,7 @@ def _text(value: int | None, scale: int) -> str:
     return sign + (f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits)
 
 
-_QUOTIENT = 39
+_MAX_QUOTIENT_DIGITS = 39
 """Digits of the context in which Spark takes remainders."""
 
 
@@ -142,23 +142,27 @@ def fingerprint() -> str:
     import duckdb
 
     with connect(threads=1) as con:
-        hashes = con.execute(f"SELECT {', '.join(f'hash({v})' for v in _HASHED.split(', '))}").fetchall()[0]
+        hashes = con.execute(f"SELECT {', '.join(f'hash({v})' for v in _HASH_SAMPLES.split(', '))}").fetchall()[0]
     return f"renderer {VERSION}, duckdb {duckdb.__version__}, hash {zlib.crc32(repr(hashes).encode()):08x}"
 
 
-def _half_up(n: Any, d: Any) -> Any:
+def _round_half_up(n: Any, d: Any) -> Any:
     """n / d rounded half up (away from zero)."""
     quotient = (2 * abs(n) + abs(d)) // (2 * abs(d))
     return np.where((n < 0) != (d < 0), -quotient, quotient)
 
 
-def _rounded(value: Any, scale: int, to: int) -> Any:
-    return value * 10 ** (to - scale) if to >= scale else _half_up(value, np.array(10 ** (scale - to), dtype=object))
+def _rescale(value: Any, scale: int, target_scale: int) -> Any:
+    return (
+        value * 10 ** (target_scale - scale)
+        if target_scale >= scale
+        else _round_half_up(value, np.array(10 ** (scale - target_scale), dtype=object))
+    )
 
 
 def _add(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
     top = max(s1, s2)
-    return _rounded(a * 10 ** (top - s1) + b * 10 ** (top - s2), top, s)
+    return _rescale(a * 10 ** (top - s1) + b * 10 ** (top - s2), top, s)
 
 
 def _subtract(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
@@ -166,18 +170,18 @@ def _subtract(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
 
 
 def _multiply(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
-    return _rounded(a * b, s1 + s2, s)
+    return _rescale(a * b, s1 + s2, s)
 
 
 def _divide(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
-    return _half_up(a * 10 ** (s - s1 + s2), b)
+    return _round_half_up(a * 10 ** (s - s1 + s2), b)
 
 
 def _remainder(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
     top = max(s1, s2)
     a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
     rest = abs(a) % abs(b)
-    return np.where(_divides(a, b), _rounded(np.where(a < 0, -rest, rest), top, s), None)
+    return np.where(_has_java_remainder(a, b), _rescale(np.where(a < 0, -rest, rest), top, s), None)
 
 
 def _pmod(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
@@ -185,12 +189,12 @@ def _pmod(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
     a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
     rest = np.where(a < 0, -(abs(a) % abs(b)), abs(a) % abs(b))
     again = np.where(b < 0, -(abs(rest + b) % abs(b)), (rest + b) % abs(b))
-    return np.where(_divides(a, b), _rounded(np.where(rest < 0, again, rest), top, s), None)
+    return np.where(_has_java_remainder(a, b), _rescale(np.where(rest < 0, again, rest), top, s), None)
 
 
-def _divides(a: Any, b: Any) -> Any:
+def _has_java_remainder(a: Any, b: Any) -> Any:
     """Whether Java finds the remainder: the whole quotient must fit 39 digits, zeros at its end not counted."""
-    return np.array([len(str(q).rstrip("0")) <= _QUOTIENT for q in abs(a) // abs(b)], dtype=bool)
+    return np.array([len(str(q).rstrip("0")) <= _MAX_QUOTIENT_DIGITS for q in abs(a) // abs(b)], dtype=bool)
 
 
 def _quotient(a: Any, b: Any, s1: int, s2: int, _: int) -> Any:
@@ -207,12 +211,12 @@ def _negate(a: Any, _: Any, s1: int, s2: int, s: int) -> Any:
 
 
 _FUNCTIONS = {
-    "vk_add": _exact(_add),
-    "vk_subtract": _exact(_subtract),
-    "vk_multiply": _exact(_multiply),
-    "vk_divide": _exact(_divide),
-    "vk_remainder": _exact(_remainder),
-    "vk_pmod": _exact(_pmod),
-    "vk_negate": _exact(_negate),
-    "vk_quotient": _exact(_quotient),
+    "vk_add": _exact_function(_add),
+    "vk_subtract": _exact_function(_subtract),
+    "vk_multiply": _exact_function(_multiply),
+    "vk_divide": _exact_function(_divide),
+    "vk_remainder": _exact_function(_remainder),
+    "vk_pmod": _exact_function(_pmod),
+    "vk_negate": _exact_function(_negate),
+    "vk_quotient": _exact_function(_quotient),
 }

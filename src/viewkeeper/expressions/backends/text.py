@@ -28,49 +28,55 @@ _INFIX = {
     "BitwiseOr": "|",
     "BitwiseXor": "^",
 }
-_STRENGTH = {"or": 1, "and": 2, "not": 3, "+": 5, "-": 5, "&": 5, "|": 5, "^": 5, "*": 6, "/": 6, "%": 6, "div": 6}
-_COMPARE = 4
-_ATOM = 9
+_PRECEDENCE = {"or": 1, "and": 2, "not": 3, "+": 5, "-": 5, "&": 5, "|": 5, "^": 5, "*": 6, "/": 6, "%": 6, "div": 6}
+_COMPARISON_PRECEDENCE = 4
+_ATOM_PRECEDENCE = 9
 
 
 def expr_text(expr: Expr) -> str:
-    return _expr(expr)[0]
+    return _expr_with_precedence(expr)[0]
 
 
-def _expr(expr: Expr) -> tuple[str, int]:
+def _expr_with_precedence(expr: Expr) -> tuple[str, int]:
     """The text, and how strongly it holds together."""
     args = expr.args
     match expr.op:
         case "column":
-            return str(expr.value), _ATOM
+            return str(expr.value), _ATOM_PRECEDENCE
         case "literal":
-            return _literal(expr), _ATOM
+            return _literal(expr), _ATOM_PRECEDENCE
         case "Cast":
             mode = "" if expr.value in (("ANSI",), None) else f"{expr.value[0].lower()}_"
-            return f"{mode}cast({expr_text(args[0])} as {expr.type})", _ATOM
+            return f"{mode}cast({expr_text(args[0])} as {expr.type})", _ATOM_PRECEDENCE
         case "IsNull":
-            return f"{_held(args[0], _COMPARE + 1)} is null", _COMPARE
+            return f"{_parenthesize(args[0], _COMPARISON_PRECEDENCE + 1)} is null", _COMPARISON_PRECEDENCE
         case "IsNotNull":
-            return f"{_held(args[0], _COMPARE + 1)} is not null", _COMPARE
+            return f"{_parenthesize(args[0], _COMPARISON_PRECEDENCE + 1)} is not null", _COMPARISON_PRECEDENCE
         case "Not":
-            return f"not {_held(args[0], 4)}", 3
+            return f"not {_parenthesize(args[0], 4)}", 3
         case "In":
-            return f"{_held(args[0], _COMPARE + 1)} in ({', '.join(map(expr_text, args[1:]))})", _COMPARE
+            return (
+                f"{_parenthesize(args[0], _COMPARISON_PRECEDENCE + 1)} in ({', '.join(map(expr_text, args[1:]))})",
+                _COMPARISON_PRECEDENCE,
+            )
         case "Like" if expr.value in (("\\",), None):
-            return f"{_held(args[0], _COMPARE + 1)} like {_held(args[1], _COMPARE + 1)}", _COMPARE
+            return (
+                f"{_parenthesize(args[0], _COMPARISON_PRECEDENCE + 1)} like {_parenthesize(args[1], _COMPARISON_PRECEDENCE + 1)}",
+                _COMPARISON_PRECEDENCE,
+            )
         case "CaseWhen":
-            return _case(args), _ATOM
+            return _case(args), _ATOM_PRECEDENCE
         case op if op in _INFIX and expr.value in (("ANSI",), None):
             sign = _INFIX[op]
-            strength = _STRENGTH.get(sign, _COMPARE)
-            left = _held(args[0], strength if sign in _STRENGTH else strength + 1)
-            return f"{left} {sign} {_held(args[1], strength + (sign not in ('and', 'or')))}", strength
-    return f"{function_text(expr.op)}({', '.join([*map(expr_text, args), *_parameters(expr)])})", _ATOM
+            strength = _PRECEDENCE.get(sign, _COMPARISON_PRECEDENCE)
+            left = _parenthesize(args[0], strength if sign in _PRECEDENCE else strength + 1)
+            return f"{left} {sign} {_parenthesize(args[1], strength + (sign not in ('and', 'or')))}", strength
+    return f"{function_text(expr.op)}({', '.join([*map(expr_text, args), *_parameters(expr)])})", _ATOM_PRECEDENCE
 
 
-def _held(expr: Expr, least: int) -> str:
-    text, strength = _expr(expr)
-    return text if strength >= least else f"({text})"
+def _parenthesize(expr: Expr, min_precedence: int) -> str:
+    text, strength = _expr_with_precedence(expr)
+    return text if strength >= min_precedence else f"({text})"
 
 
 def _case(args: tuple[Expr, ...]) -> str:

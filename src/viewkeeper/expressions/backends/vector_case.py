@@ -10,43 +10,43 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.expressions.backends import vector_values
-from viewkeeper.expressions.backends.vector_predicates import comparison, holds
+from viewkeeper.expressions.backends.vector_predicates import compile_predicate, evaluate_predicate
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
-_comparison = lru_cache(maxsize=1024)(comparison)
+_compile_predicate = lru_cache(maxsize=1024)(compile_predicate)
 
 
-def is_exact(expr: Expr) -> bool:
+def is_vectorised(expr: Expr) -> bool:
     """Whether `value_of` works it out."""
     if expr.op != "CaseWhen":
-        return vector_values.is_exact(expr)
+        return vector_values.is_vectorised_value(expr)
     values = [*expr.args[1::2], expr.args[-1]]
-    if len(expr.args) % 2 == 0 or not all(value.type == expr.type and _is_value(value) for value in values):
+    if len(expr.args) % 2 == 0 or not all(value.type == expr.type and _is_case_value(value) for value in values):
         return False
-    return all(comparison(condition) is not None for condition in expr.args[:-1:2])
+    return all(compile_predicate(condition) is not None for condition in expr.args[:-1:2])
 
 
-def value_of(expr: Expr, rows: pa.Table) -> Any:
+def evaluate_vectorised(expr: Expr, rows: pa.Table) -> Any:
     """An expression's value for every row. None of a CASE's values can fail, so all of them are worked out."""
     if expr.op != "CaseWhen":
-        return vector_values.value_of(expr, rows)
-    found = _value(expr.args[-1], rows)
+        return vector_values.evaluate_value(expr, rows)
+    found = _evaluate_case_value(expr.args[-1], rows)
     for condition, value in reversed(list(zip(expr.args[:-1:2], expr.args[1::2], strict=True))):
-        known = _comparison(condition)
+        known = _compile_predicate(condition)
         if known is not None:
-            found = pc.if_else(pa.array(holds(known, rows)), _value(value, rows), found)
+            found = pc.if_else(pa.array(evaluate_predicate(known, rows)), _evaluate_case_value(value, rows), found)
     return found
 
 
-def _is_value(expr: Expr) -> bool:
+def _is_case_value(expr: Expr) -> bool:
     if expr.op != "literal":
-        return vector_values.is_exact(expr)
+        return vector_values.is_vectorised_value(expr)
     return expr.value is not None and (types.is_integer(expr.type) or types.decimal_digits(expr.type) is not None)
 
 
-def _value(expr: Expr, rows: pa.Table) -> Any:
+def _evaluate_case_value(expr: Expr, rows: pa.Table) -> Any:
     if expr.op != "literal":
-        return vector_values.value_of(expr, rows)
+        return vector_values.evaluate_value(expr, rows)
     number = int(expr.value) if types.is_integer(expr.type) else Decimal(expr.value)
     return pa.scalar(number, types.arrow(expr.type))

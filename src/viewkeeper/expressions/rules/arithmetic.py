@@ -10,20 +10,20 @@ zero. What differs is written out: float division by zero gives Infinity in Duck
 from __future__ import annotations
 
 from viewkeeper.expressions.rules import decimals
-from viewkeeper.expressions.rules.rule import Texts, Writer, constant, duck, fail, is_try
+from viewkeeper.expressions.rules.rule import DuckDBWriter, Texts, constant, duckdb_type, fail, is_try
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
-ZERO = fail("DIVIDE_BY_ZERO", "Division by zero.")
+DIVISION_BY_ZERO = fail("DIVIDE_BY_ZERO", "Division by zero.")
 
 
-def infix(operator: str) -> Writer:
+def infix(operator: str) -> DuckDBWriter:
     """+, - and *, of two operands of one type (or of two decimals)."""
 
     def write(expr: Expr, args: Texts) -> str:
         if types.decimal_digits(expr.type):
-            return _try(expr, decimals.infix(operator, expr, args))
-        return _try(expr, f"({args[0]} {operator} {args[1]})")
+            return _wrap_try(expr, decimals.infix(operator, expr, args))
+        return _wrap_try(expr, f"({args[0]} {operator} {args[1]})")
 
     return write
 
@@ -33,25 +33,25 @@ def infix_raises(expr: Expr) -> bool:
         return False
     if types.decimal_digits(expr.type):
         return decimals.infix_raises(expr)
-    return not _fits(expr, _reach(expr))
+    return not _is_in_range(expr, _result_bounds(expr))
 
 
 def divide(expr: Expr, args: Texts) -> str:
     if types.decimal_digits(expr.type):
         return decimals.divide(expr, args)
-    return _unless_zero(expr, args, f"{args[0]} / {args[1]}")
+    return _check_zero(expr, args, f"{args[0]} / {args[1]}")
 
 
 def divide_raises(expr: Expr) -> bool:
     if is_try(expr):
         return False
-    return _maybe_zero(expr.args[1]) or (bool(types.decimal_digits(expr.type)) and decimals.quotient_overflows(expr))
+    return _can_be_zero(expr.args[1]) or (bool(types.decimal_digits(expr.type)) and decimals.quotient_overflows(expr))
 
 
 def integral_divide(expr: Expr, args: Texts) -> str:
     if types.decimal_digits(expr.args[0].type):
         return decimals.integral_divide(expr, args)
-    return _try(expr, f"({args[0]} // {args[1]})")
+    return _wrap_try(expr, f"({args[0]} // {args[1]})")
 
 
 def integral_divide_raises(expr: Expr) -> bool:
@@ -59,16 +59,16 @@ def integral_divide_raises(expr: Expr) -> bool:
         return False
     divisor = expr.args[1]
     if types.decimal_digits(divisor.type):
-        return _maybe_zero(divisor) or decimals.integral_divide_raises(expr)
-    return _maybe_zero(divisor) or constant(divisor) == -1
+        return _can_be_zero(divisor) or decimals.integral_divide_raises(expr)
+    return _can_be_zero(divisor) or constant(divisor) == -1
 
 
 def remainder(expr: Expr, args: Texts) -> str:
     if types.decimal_digits(expr.type):
         return decimals.remainder(expr, args)
     if types.is_float(expr.type):
-        return _unless_zero(expr, args, f"{args[0]} % {args[1]}")
-    return _try(expr, _integer_remainder(expr, args))
+        return _check_zero(expr, args, f"{args[0]} % {args[1]}")
+    return _wrap_try(expr, _integer_remainder(expr, args))
 
 
 def _integer_remainder(expr: Expr, args: Texts) -> str:
@@ -86,7 +86,7 @@ def pmod(expr: Expr, args: Texts) -> str:
     rest = remainder(expr, args)
     if types.is_float(expr.type):
         return f"(CASE WHEN {rest} < 0 THEN ({rest} + {b}) % {b} ELSE {rest} END)"
-    bits = types.bits(expr.type)
+    bits = types.bit_width(expr.type)
     total = f"(CAST({rest} AS HUGEINT) + {b})"
     if bits >= 32:
         wrapped = f"(CASE WHEN {total} < {-(2 ** (bits - 1))} THEN {total} + {2**bits} ELSE {total} END)"
@@ -98,7 +98,7 @@ def pmod(expr: Expr, args: Texts) -> str:
 def remainder_raises(expr: Expr) -> bool:
     if is_try(expr):
         return False
-    return _maybe_zero(expr.args[1]) or (bool(types.decimal_digits(expr.type)) and decimals.remainder_raises(expr))
+    return _can_be_zero(expr.args[1]) or (bool(types.decimal_digits(expr.type)) and decimals.remainder_raises(expr))
 
 
 def pmod_raises(expr: Expr) -> bool:
@@ -108,7 +108,7 @@ def pmod_raises(expr: Expr) -> bool:
 def negate(expr: Expr, args: Texts) -> str:
     if types.decimal_digits(expr.type):
         return decimals.negate(expr, args)
-    return f"(-{args[0]})" if types.is_float(expr.type) else f"(CAST(0 AS {duck(expr.type)}) - {args[0]})"
+    return f"(-{args[0]})" if types.is_float(expr.type) else f"(CAST(0 AS {duckdb_type(expr.type)}) - {args[0]})"
 
 
 def magnitude(expr: Expr, args: Texts) -> str:
@@ -119,29 +119,29 @@ def negate_raises(expr: Expr) -> bool:
     if types.decimal_digits(expr.type):
         return decimals.negate_raises(expr)
     low, _ = bounds(expr.args[0])
-    return types.is_integer(expr.type) and low == -(2 ** (types.bits(expr.type) - 1))
+    return types.is_integer(expr.type) and low == -(2 ** (types.bit_width(expr.type) - 1))
 
 
 def bounds(expr: Expr) -> tuple[int, int]:
     """The least and the greatest value of an integer expression, as far as its form tells."""
     if not types.is_integer(expr.type):
         return (0, 0)
-    half = 2 ** (types.bits(expr.type) - 1)
+    half = 2 ** (types.bit_width(expr.type) - 1)
     full = (-half, half - 1)
     if expr.op == "literal":
         return full if expr.value is None else (int(expr.value), int(expr.value))
-    if expr.op in _PARTS:
-        return _PARTS[expr.op]
+    if expr.op in _FIELD_BOUNDS:
+        return _FIELD_BOUNDS[expr.op]
     if expr.op == "Cast" and types.is_integer(expr.args[0].type):
         inner = bounds(expr.args[0])
-        return inner if _fits(expr, inner) else full
+        return inner if _is_in_range(expr, inner) else full
     if expr.op in ("Add", "Subtract", "Multiply"):
-        reach = _reach(expr)
-        return reach if _fits(expr, reach) else full
+        reach = _result_bounds(expr)
+        return reach if _is_in_range(expr, reach) else full
     return full
 
 
-_PARTS = {
+_FIELD_BOUNDS = {
     "Year": (-6_000_000, 6_000_000),
     "Quarter": (1, 4),
     "Month": (1, 12),
@@ -156,7 +156,7 @@ _PARTS = {
 }
 
 
-def _reach(expr: Expr) -> tuple[int, int]:
+def _result_bounds(expr: Expr) -> tuple[int, int]:
     (a, b), (c, d) = bounds(expr.args[0]), bounds(expr.args[1])
     if expr.op == "Add":
         return a + c, b + d
@@ -166,22 +166,22 @@ def _reach(expr: Expr) -> tuple[int, int]:
     return min(corners), max(corners)
 
 
-def _fits(expr: Expr, reach: tuple[int, int]) -> bool:
-    half: int = 2 ** ((types.bits(expr.type) if types.is_integer(expr.type) else 64) - 1)
-    return reach[0] >= -half and reach[1] < half
+def _is_in_range(expr: Expr, interval: tuple[int, int]) -> bool:
+    half: int = 2 ** ((types.bit_width(expr.type) if types.is_integer(expr.type) else 64) - 1)
+    return interval[0] >= -half and interval[1] < half
 
 
-def _maybe_zero(expr: Expr) -> bool:
+def _can_be_zero(expr: Expr) -> bool:
     value = constant(expr)
     return value is None or float(value) == 0
 
 
-def _unless_zero(expr: Expr, args: Texts, text: str) -> str:
-    if not _maybe_zero(expr.args[1]):
+def _check_zero(expr: Expr, args: Texts, text: str) -> str:
+    if not _can_be_zero(expr.args[1]):
         return f"({text})"
-    bad = "NULL" if is_try(expr) else ZERO
+    bad = "NULL" if is_try(expr) else DIVISION_BY_ZERO
     return f"(CASE WHEN {args[1]} = 0 AND {args[0]} IS NOT NULL THEN {bad} ELSE {text} END)"
 
 
-def _try(expr: Expr, text: str) -> str:
+def _wrap_try(expr: Expr, text: str) -> str:
     return f"TRY({text})" if is_try(expr) else text

@@ -17,23 +17,23 @@ from viewkeeper.errors import Defect
 from viewkeeper.expressions.rules import text_formatting, text_parsing
 from viewkeeper.expressions.rules.arithmetic import bounds
 from viewkeeper.expressions.rules.decimals import digits_of
-from viewkeeper.expressions.rules.rule import Texts, duck, fail, is_try
+from viewkeeper.expressions.rules.rule import Texts, duckdb_type, fail, is_try
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.types import Family, Type
 
-_WIDTH = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 19}
-_FLOAT_EDGE = "3.4028235677973366e38"  # the least double that rounds to an infinite float
+_MAX_DIGITS = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 19}
+_FLOAT_OVERFLOW = "3.4028235677973366e38"  # the least double that rounds to an infinite float
 
 
 def write(expr: Expr, args: Texts) -> str:
     source, target = expr.args[0].type, expr.type
-    return convert(args[0], source, target, attempt=is_try(expr))
+    return convert(args[0], source, target, null_on_error=is_try(expr))
 
 
 def refuse(expr: Expr) -> str | None:
     source, target = expr.args[0].type, expr.type
-    if _pair(source, target) is None:
+    if _cast_families(source, target) is None:
         return f"CAST from {source.sql} to {target.sql}"
     return None
 
@@ -44,10 +44,10 @@ def raises(expr: Expr) -> bool:
     source = child.type
     if is_try(expr) or source == target or source == types.VOID:
         return False
-    match _pair(source, target):
+    match _cast_families(source, target):
         case (Family.INTEGER, Family.INTEGER):
             low, high = bounds(child)
-            half: int = 2 ** (types.bits(target) - 1)
+            half: int = 2 ** (types.bit_width(target) - 1)
             return low < -half or high >= half
         case (Family.INTEGER, Family.DECIMAL):
             to_digits = digits_of(target)
@@ -62,7 +62,7 @@ def raises(expr: Expr) -> bool:
             return to_digits[0] == to_digits[1]
         case (Family.DECIMAL, Family.INTEGER):
             from_digits = digits_of(source)
-            return from_digits[0] - from_digits[1] >= _WIDTH[target]
+            return from_digits[0] - from_digits[1] >= _MAX_DIGITS[target]
         case (Family.TIME, Family.INTEGER):
             return target != types.BIGINT
         case (Family.TEXT, other):
@@ -76,13 +76,13 @@ def raises(expr: Expr) -> bool:
     return False
 
 
-def convert(x: str, source: Type, target: Type, attempt: bool = False) -> str:
+def convert(x: str, source: Type, target: Type, null_on_error: bool = False) -> str:
     """`x` of type `source` as `target`; NULL where `attempt` and it does not fit, else an error."""
     if source == target or source == types.VOID:
-        return f"CAST({x} AS {duck(target)})"
-    checked = f"{'TRY_CAST' if attempt else 'CAST'}({{}} AS {duck(target)})"
-    bad = "NULL" if attempt else fail("CAST_INVALID_INPUT", f"A value of {source} cannot be cast to {target}.")
-    match _pair(source, target):
+        return f"CAST({x} AS {duckdb_type(target)})"
+    checked = f"{'TRY_CAST' if null_on_error else 'CAST'}({{}} AS {duckdb_type(target)})"
+    bad = "NULL" if null_on_error else fail("CAST_INVALID_INPUT", f"A value of {source} cannot be cast to {target}.")
+    match _cast_families(source, target):
         case (Family.BOOLEAN, Family.TEXT):
             return f"CAST({x} AS VARCHAR)"
         case (
@@ -98,7 +98,7 @@ def convert(x: str, source: Type, target: Type, attempt: bool = False) -> str:
         case (Family.FLOAT, Family.FLOAT):
             return _float_to_float(x, target)
         case (Family.FLOAT, Family.DECIMAL):
-            return _float_to_decimal(f"CAST({x} AS DOUBLE)", target, attempt)
+            return _float_to_decimal(f"CAST({x} AS DOUBLE)", target, null_on_error)
         case (Family.DECIMAL, Family.INTEGER):
             return _decimal_to_integer(x, source, target, checked)
         case (Family.DECIMAL, Family.FLOAT):
@@ -112,19 +112,19 @@ def convert(x: str, source: Type, target: Type, attempt: bool = False) -> str:
         case (Family.TIME, Family.TEXT):
             return text_formatting.timestamp(x)
         case (Family.BINARY, Family.TEXT):
-            return text_formatting.decoded(x, attempt)
+            return text_formatting.decode_utf8(x, null_on_error)
         case (Family.TEXT, Family.BINARY):
             return f"encode({x})"
         case (Family.TEXT, _):
-            return text_parsing.read(x, target, bad)
+            return text_parsing.parse_text(x, target, bad)
         case (Family.INTEGER, Family.BINARY):
-            return f"from_hex(right(lpad(hex({x}), 16, '0'), {types.bits(source) // 4}))"
+            return f"from_hex(right(lpad(hex({x}), 16, '0'), {types.bit_width(source) // 4}))"
         case (Family.DATE, Family.TIME) | (Family.TIME, Family.DATE) | (Family.TIME, Family.TIME):
-            return f"CAST({x} AS {duck(target)})"
+            return f"CAST({x} AS {duckdb_type(target)})"
         case (Family.TIME, Family.INTEGER):
             return checked.format(f"(epoch_us({x}) // 1000000 - CAST(epoch_us({x}) % 1000000 < 0 AS INTEGER))")
         case (Family.TIME, Family.FLOAT):
-            return f"CAST(CAST(epoch_us({x}) AS DOUBLE) / 1e6 AS {duck(target)})"
+            return f"CAST(CAST(epoch_us({x}) AS DOUBLE) / 1e6 AS {duckdb_type(target)})"
         case (Family.TIME, Family.DECIMAL):
             return checked.format(f"(CAST(epoch_us({x}) AS DECIMAL(19,0)) * CAST('0.000001' AS DECIMAL(6,6)))")
         case (Family.INTEGER, Family.TIME):
@@ -132,8 +132,8 @@ def convert(x: str, source: Type, target: Type, attempt: bool = False) -> str:
     raise Defect(f"There is no cast from {source} to {target}.")
 
 
-def _float_to_integer(x: str, target: Type, checked: str) -> str:
-    text = checked.format(f"trunc({x})")
+def _float_to_integer(x: str, target: Type, cast_template: str) -> str:
+    text = cast_template.format(f"trunc({x})")
     if target == types.BIGINT:  # Java compares with the double next to the greatest long, which is 2^63 itself
         return f"(CASE WHEN {x} = 9223372036854775808 THEN 9223372036854775807 ELSE {text} END)"
     return text
@@ -142,21 +142,21 @@ def _float_to_integer(x: str, target: Type, checked: str) -> str:
 def _float_to_float(x: str, target: Type) -> str:
     if target == types.DOUBLE:
         return f"CAST({x} AS DOUBLE)"
-    edge = f"abs({x}) >= CAST('{_FLOAT_EDGE}' AS DOUBLE) AND isfinite({x})"
+    edge = f"abs({x}) >= CAST('{_FLOAT_OVERFLOW}' AS DOUBLE) AND isfinite({x})"
     return f"(CASE WHEN {edge} THEN CAST(sign({x}) * CAST('Infinity' AS DOUBLE) AS FLOAT) ELSE CAST({x} AS FLOAT) END)"
 
 
-def _float_to_decimal(x: str, target: Type, attempt: bool) -> str:
+def _float_to_decimal(x: str, target: Type, null_on_error: bool) -> str:
     """From the shortest text, rounded HALF_UP; NaN and the infinities are NULL."""
-    return f"(CASE WHEN isfinite({x}) THEN {text_parsing.decimal(f'CAST({x} AS VARCHAR)', target, attempt)} END)"
+    return f"(CASE WHEN isfinite({x}) THEN {text_parsing.decimal(f'CAST({x} AS VARCHAR)', target, null_on_error)} END)"
 
 
-def _decimal_to_integer(x: str, source: Type, target: Type, checked: str) -> str:
+def _decimal_to_integer(x: str, source: Type, target: Type, cast_template: str) -> str:
     """Cut. Of decimals of more than 18 digits, Spark cuts the nearest double, but for BIGINT."""
     digits = digits_of(source)
     if digits[0] > 18 and target != types.BIGINT:
         x = _decimal_to_float(x, source, types.DOUBLE)
-    return checked.format(f"trunc({x})")
+    return cast_template.format(f"trunc({x})")
 
 
 def _decimal_to_float(x: str, source: Type, target: Type) -> str:
@@ -164,18 +164,18 @@ def _decimal_to_float(x: str, source: Type, target: Type) -> str:
     # Below 2^53 and 10^22 both sides of DuckDB's division are exact floats, and so its quotient is rounded once.
     if target == types.DOUBLE and found[0] <= 15:
         return f"CAST({x} AS DOUBLE)"
-    return f"CAST(CAST({x} AS VARCHAR) AS {duck(target)})"
+    return f"CAST(CAST({x} AS VARCHAR) AS {duckdb_type(target)})"
 
 
-def _pair(source: Type, target: Type) -> tuple[Family, Family] | None:
+def _cast_families(source: Type, target: Type) -> tuple[Family, Family] | None:
     """The two families, if the cast is one that Spark's ANSI mode knows and that is written here."""
     pair = (source.family, target.family)
     if source == target or source == types.VOID:
         return pair
-    return pair if pair[1] in _ALLOWED.get(pair[0], ()) else None
+    return pair if pair[1] in _ALLOWED_CASTS.get(pair[0], ()) else None
 
 
-_ALLOWED: dict[Family, tuple[Family, ...]] = {
+_ALLOWED_CASTS: dict[Family, tuple[Family, ...]] = {
     Family.BOOLEAN: (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.TEXT),
     Family.INTEGER: (
         Family.BOOLEAN,

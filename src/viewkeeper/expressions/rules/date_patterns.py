@@ -14,22 +14,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from viewkeeper.expressions.rules.dates import plus_micros
+from viewkeeper.expressions.rules.dates import add_micros
 from viewkeeper.expressions.rules.rule import Texts, constant, fail, parameter, quote
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
 _PIECE = re.compile(r"([A-Za-z])\1*|'((?:[^']|'')*)'|[^A-Za-z']+")
-_NUMBERS = {"d": "day", "D": "dayofyear", "H": "hour", "m": "minute", "s": "second"}
+_NUMERIC_FIELDS = {"d": "day", "D": "dayofyear", "H": "hour", "m": "minute", "s": "second"}
 
 
 def date_format(expr: Expr, args: Texts) -> str:
-    return _formatted(args[0], str(constant(expr.args[1])))
+    return _format_sql(args[0], str(constant(expr.args[1])))
 
 
 def from_unixtime(expr: Expr, args: Texts) -> str:
-    return _formatted(
-        plus_micros("make_timestamp(CAST(0 AS BIGINT))", f"{args[0]} * 1000000"), str(constant(expr.args[1]))
+    return _format_sql(
+        add_micros("make_timestamp(CAST(0 AS BIGINT))", f"{args[0]} * 1000000"), str(constant(expr.args[1]))
     )
 
 
@@ -38,19 +38,19 @@ def refuse_format(expr: Expr) -> str | None:
     if pattern is None:
         return "a date pattern that is not a constant"
     try:
-        _formatted("x", pattern)
+        _format_sql("x", pattern)
     except KeyError as unknown:
         return f"The date pattern '{pattern}' ({unknown.args[0]})"
     return None
 
 
 _FIELDS = {"yyyy": r"(-?[0-9]{4}|[+-][0-9]{5,6})", **dict.fromkeys(("MM", "dd", "HH", "mm", "ss"), "([0-9]{2})")}
-_MISSING = {"yyyy": "1970", "MM": "1", "dd": "1"}
+_DEFAULT_FIELDS = {"yyyy": "1970", "MM": "1", "dd": "1"}
 
 
 def parse(expr: Expr, args: Texts) -> str:
     """Text read by a pattern; all of it must match and be a date. What the pattern leaves out is 1970-01-01 00:00."""
-    return _parsed(args[0], str(constant(expr.args[1])), strict=parameter(expr) is not False)
+    return _parse_sql(args[0], str(constant(expr.args[1])), strict=parameter(expr) is not False)
 
 
 def parse_raises(expr: Expr) -> bool:
@@ -62,23 +62,23 @@ def refuse_parse(expr: Expr) -> str | None:
     if expr.args[0].type != types.STRING or pattern is None:
         return "reading a date by a pattern that is not a constant"
     try:
-        _language(pattern)
+        _pattern_regex(pattern)
     except KeyError as unknown:
         return f"Reading a date by the pattern '{pattern}' ({unknown.args[0]})"
     return None
 
 
-def unix(expr: Expr, args: Texts) -> str:
+def unix_timestamp(expr: Expr, args: Texts) -> str:
     """Seconds since 1970 of a date or timestamp, cut, or of text by a pattern."""
     value = args[0] if expr.args[0].type != types.STRING else parse(expr, args)
     return f"(epoch_us(CAST({value} AS TIMESTAMP)) // 1000000)"
 
 
-def refuse_unix(expr: Expr) -> str | None:
+def refuse_unix_timestamp(expr: Expr) -> str | None:
     return refuse_parse(expr) if expr.args[0].type == types.STRING else None
 
 
-def _language(pattern: str) -> tuple[str, list[str]]:
+def _pattern_regex(pattern: str) -> tuple[str, list[str]]:
     """The regular expression of a pattern, and its fields in order."""
     out, fields = "", []
     for kind, text in _pieces(pattern):
@@ -95,12 +95,12 @@ def _language(pattern: str) -> tuple[str, list[str]]:
     return out, fields
 
 
-def _parsed(s: str, pattern: str, strict: bool) -> str:
-    language, fields = _language(pattern)
+def _parse_sql(s: str, pattern: str, strict: bool) -> str:
+    language, fields = _pattern_regex(pattern)
 
     def number(name: str) -> str:
         if name not in fields:
-            return _MISSING.get(name, "0")
+            return _DEFAULT_FIELDS.get(name, "0")
         return f"CAST(regexp_extract({s}, {quote(f'^{language}$')}, {fields.index(name) + 1}) AS BIGINT)"
 
     year, month, day, hour, minute, second = (number(n) for n in ("yyyy", "MM", "dd", "HH", "mm", "ss"))
@@ -119,8 +119,8 @@ def _parsed(s: str, pattern: str, strict: bool) -> str:
     return f"(CASE WHEN {value} IS NULL AND {s} IS NOT NULL THEN {bad} ELSE {value} END)"
 
 
-def _formatted(x: str, pattern: str) -> str:
-    pieces = [quote(t) if kind == "text" else _field(x, t[0], len(t)) for kind, t in _pieces(pattern)]
+def _format_sql(x: str, pattern: str) -> str:
+    pieces = [quote(t) if kind == "text" else _field_sql(x, t[0], len(t)) for kind, t in _pieces(pattern)]
     whole = " || ".join(pieces) if pieces else "''"
     return f"(CASE WHEN {x} IS NOT NULL THEN {whole} END)"
 
@@ -144,25 +144,25 @@ def _pieces(pattern: str) -> Iterator[tuple[str, str]]:
         raise KeyError(pattern[place])
 
 
-def _field(x: str, letter: str, width: int) -> str:
+def _field_sql(x: str, letter: str, width: int) -> str:
     if letter == "y" and width in (1, 2, 4):
         return _year(x, width)
     if letter == "M" and width <= 4:
-        return _number(f"month({x})", width) if width < 3 else f"strftime({x}, '{'%b' if width == 3 else '%B'}')"
+        return _padded_number(f"month({x})", width) if width < 3 else f"strftime({x}, '{'%b' if width == 3 else '%B'}')"
     if letter == "E" and width <= 4:
         return f"strftime({x}, '{'%A' if width == 4 else '%a'}')"
     if letter == "a" and width == 1:
         return f"strftime({x}, '%p')"
     if letter == "h" and width <= 2:
-        return _number(f"((hour({x}) + 11) % 12 + 1)", width)
+        return _padded_number(f"((hour({x}) + 11) % 12 + 1)", width)
     if letter == "S" and width <= 6:
         return f"left(lpad(CAST(microsecond({x}) % 1000000 AS VARCHAR), 6, '0'), {width})"
-    if letter in _NUMBERS and width <= (3 if letter == "D" else 2) and (letter, width) != ("D", 2):
-        return _number(f"{_NUMBERS[letter]}({x})", width)
+    if letter in _NUMERIC_FIELDS and width <= (3 if letter == "D" else 2) and (letter, width) != ("D", 2):
+        return _padded_number(f"{_NUMERIC_FIELDS[letter]}({x})", width)
     raise KeyError(letter * width)
 
 
-def _number(text: str, width: int) -> str:
+def _padded_number(text: str, width: int) -> str:
     number = f"CAST({text} AS VARCHAR)"
     return number if width == 1 else f"lpad({number}, {width}, '0')"
 

@@ -9,25 +9,25 @@ from functools import lru_cache
 from zoneinfo import available_timezones
 
 from viewkeeper.expressions.rules.arithmetic import bounds
-from viewkeeper.expressions.rules.rule import Texts, Writer, constant, fail, parameter, quote
+from viewkeeper.expressions.rules.rule import DuckDBWriter, Texts, constant, fail, parameter, quote
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.types import Kind
 
 EPOCH = "DATE '1970-01-01'"
-_DAY = 86_400_000_000
+_DAY_MICROS = 86_400_000_000
 _MICROS = {
     "MICROSECOND": 1,
     "MILLISECOND": 1_000,
     "SECOND": 1_000_000,
     "MINUTE": 60_000_000,
     "HOUR": 3_600_000_000,
-    "DAY": _DAY,
-    "DAYOFYEAR": _DAY,
-    "WEEK": 7 * _DAY,
+    "DAY": _DAY_MICROS,
+    "DAYOFYEAR": _DAY_MICROS,
+    "WEEK": 7 * _DAY_MICROS,
 }
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
-_UNITS = {
+_UNIT_NAMES = {
     "year": ("YEAR", "YYYY", "YY"),
     "quarter": ("QUARTER",),
     "month": ("MONTH", "MON", "MM"),
@@ -39,25 +39,27 @@ _UNITS = {
     "milliseconds": ("MILLISECOND",),
     "microseconds": ("MICROSECOND",),
 }
-_FAR = 1_000_000
-_DAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
+_MAX_CALENDAR_SHIFT = 1_000_000
+_WEEKDAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
 
 
-def plus_days(sign: str) -> Writer:
+def add_days(sign: str) -> DuckDBWriter:
     return lambda _, args: f"({args[0]} {sign} CAST({args[1]} AS INTEGER))"
 
 
-def plus_months(expr: Expr, args: Texts) -> str:
+def add_months(expr: Expr, args: Texts) -> str:
     """The day is cut to the end of the month. Works for dates and timestamps."""
     return f"({args[0]} + to_months({args[1]}))"
 
 
-def leaves_calendar(expr: Expr) -> bool:
+def can_leave_calendar(expr: Expr) -> bool:
     """Whether a date plus this many days, months or microseconds may be one that there is not."""
     count, known = expr.args[1], constant(expr.args[1])
     if types.is_integer(count.type):
-        return max(map(abs, bounds(count))) > _FAR
-    return known is None or abs(int(known)) > _FAR * (_DAY if count.type.kind is Kind.MICROSECONDS else 1)
+        return max(map(abs, bounds(count))) > _MAX_CALENDAR_SHIFT
+    return known is None or abs(int(known)) > _MAX_CALENDAR_SHIFT * (
+        _DAY_MICROS if count.type.kind is Kind.MICROSECONDS else 1
+    )
 
 
 def truncate(expr: Expr, args: Texts) -> str:
@@ -65,7 +67,7 @@ def truncate(expr: Expr, args: Texts) -> str:
     value, unit = (args[0], expr.args[1]) if expr.op == "TruncDate" else (args[1], expr.args[0])
     word = str(constant(unit)).upper()
     coarse = ("year", "quarter", "month", "week")
-    for name, words in _UNITS.items():
+    for name, words in _UNIT_NAMES.items():
         if word in words and (expr.op == "TruncTimestamp" or name in coarse):
             return f"date_trunc('{name}', {value})"
     return "NULL"
@@ -77,7 +79,7 @@ def refuse_truncate(expr: Expr) -> str | None:
 
 
 def next_day(expr: Expr, args: Texts) -> str:
-    wanted = _DAYS.index(str(constant(expr.args[1])).upper()[:2])
+    wanted = _WEEKDAYS.index(str(constant(expr.args[1])).upper()[:2])
     return f"({args[0]} + CAST(7 - (dayofweek({args[0]}) - {wanted} + 7) % 7 AS INTEGER))"
 
 
@@ -135,7 +137,7 @@ def timestamp_add(expr: Expr, args: Texts) -> str:
     count, value = args
     if unit in _MONTHS:
         return f"({value} + to_months(CAST({count} * {_MONTHS[unit]} AS INTEGER)))"
-    return plus_micros(value, f"CAST({count} AS BIGINT) * {_MICROS[unit]}")
+    return add_micros(value, f"CAST({count} AS BIGINT) * {_MICROS[unit]}")
 
 
 def timestamp_diff(expr: Expr, args: Texts) -> str:
@@ -159,12 +161,12 @@ def refuse_unit(expr: Expr) -> str | None:
     return None if unit in _MICROS or unit in _MONTHS else f"the unit {unit}"
 
 
-def plus_micros(value: str, micros: str) -> str:
+def add_micros(value: str, micros: str) -> str:
     return f"make_timestamp(epoch_us({value}) + {micros})"
 
 
 def add_interval(expr: Expr, args: Texts) -> str:
-    return plus_micros(args[0], args[1])
+    return add_micros(args[0], args[1])
 
 
 def refuse_add_interval(expr: Expr) -> str | None:

@@ -19,8 +19,8 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.types import Type
 
-MOST = 38
-_JAVA = 34  # digits of Scala's default MathContext
+MAX_DIGITS = 38
+_JAVA_DIGITS = 34  # digits of Scala's default MathContext
 
 
 def digits_of(type_: Type) -> tuple[int, int]:
@@ -56,12 +56,14 @@ def _add(operator: str, expr: Expr, args: Texts) -> str:
     if p <= 18:
         return f"({args[0]} {operator} {args[1]})"
     need = max(p1 - s1, p2 - s2) + scale  # digits of an operand at the common scale
-    wide = [f"CAST({a} AS DECIMAL({p if s == scale else MOST},{scale}))" for a in args]
+    wide = [f"CAST({a} AS DECIMAL({p if s == scale else MAX_DIGITS},{scale}))" for a in args]
     plain = f"({wide[0]} {operator} {wide[1]})"
-    if need < MOST or (need == MOST and s == scale):  # a sum that then is too wide is so in Spark
+    if need < MAX_DIGITS or (need == MAX_DIGITS and s == scale):  # a sum that then is too wide is so in Spark
         return plain
-    small = " AND ".join(_below(a, MOST - 1 - scale, q, t) for a, q, t in ((args[0], p1, s1), (args[1], p2, s2)))
-    return _either(expr, small, plain, "add" if operator == "+" else "subtract", args)
+    small = " AND ".join(
+        _below_power(a, MAX_DIGITS - 1 - scale, q, t) for a, q, t in ((args[0], p1, s1), (args[1], p2, s2))
+    )
+    return _plain_or_exact(expr, small, plain, "add" if operator == "+" else "subtract", args)
 
 
 def _multiply(expr: Expr, args: Texts) -> str:
@@ -69,12 +71,12 @@ def _multiply(expr: Expr, args: Texts) -> str:
     (p1, s1), (p2, s2) = (digits(a) for a in expr.args)
     wide = f"CAST({args[0]} AS DECIMAL({max(p1, 19)},{s1}))" if p1 + p2 > 18 and p1 <= 18 and p2 <= 18 else args[0]
     plain = f"({wide} * {args[1]})"
-    if p1 + p2 <= MOST or s == s1 + s2:
+    if p1 + p2 <= MAX_DIGITS or s == s1 + s2:
         return plain
-    if s1 + s2 > MOST:
-        return _exact(expr, "multiply", args)
-    small = f"abs(CAST({args[0]} AS DOUBLE)) * abs(CAST({args[1]} AS DOUBLE)) < 1e{MOST - 1 - s1 - s2}"
-    return _either(expr, small, plain, "multiply", args)
+    if s1 + s2 > MAX_DIGITS:
+        return _exact_sql(expr, "multiply", args)
+    small = f"abs(CAST({args[0]} AS DOUBLE)) * abs(CAST({args[1]} AS DOUBLE)) < 1e{MAX_DIGITS - 1 - s1 - s2}"
+    return _plain_or_exact(expr, small, plain, "multiply", args)
 
 
 def divide(expr: Expr, args: Texts) -> str:
@@ -85,16 +87,18 @@ def divide(expr: Expr, args: Texts) -> str:
     d = unscaled(args[1], p2, s2)
     plain = scaled(f"((2 * {n} + abs({d}) * sign({n})) // (2 * {d}))", p, s)
     tests = []
-    if p1 + shift >= MOST:
-        tests.append(_below(args[0], MOST - 1 - shift - s1, p1, s1))
-    if p2 == MOST:
-        tests.append(_below(args[1], MOST - 1 - s2, p2, s2))
-    return _zero_checked(expr, args, _either(expr, " AND ".join(tests), plain, "divide", args) if tests else plain)
+    if p1 + shift >= MAX_DIGITS:
+        tests.append(_below_power(args[0], MAX_DIGITS - 1 - shift - s1, p1, s1))
+    if p2 == MAX_DIGITS:
+        tests.append(_below_power(args[1], MAX_DIGITS - 1 - s2, p2, s2))
+    return _check_zero(
+        expr, args, _plain_or_exact(expr, " AND ".join(tests), plain, "divide", args) if tests else plain
+    )
 
 
 def integral_divide_raises(expr: Expr) -> bool:
     (p1, s1), (_, s2) = (digits(a) for a in expr.args)
-    return p1 - s1 + s2 > MOST
+    return p1 - s1 + s2 > MAX_DIGITS
 
 
 def quotient_overflows(expr: Expr) -> bool:
@@ -106,60 +110,62 @@ def quotient_overflows(expr: Expr) -> bool:
 def integral_divide(expr: Expr, args: Texts) -> str:
     """The whole part of the quotient; Spark keeps its lowest 64 bits and does not look at the others."""
     (p1, s1), (_, s2) = (digits(a) for a in expr.args)
-    if wide := _common(expr, args, spare=0):
-        a, b = (unscaled(t, MOST, max(s1, s2)) for t in wide)
+    if wide := _common_scale(expr, args, spare_digits=0):
+        a, b = (unscaled(t, MAX_DIGITS, max(s1, s2)) for t in wide)
         quotient = f"({a} // {b})"
     else:
-        quotient = f"CAST(CAST({_call('quotient', args, 0)} AS DECIMAL({MOST},0)) AS HUGEINT)"
+        quotient = f"CAST(CAST({_call_exact('quotient', args, 0)} AS DECIMAL({MAX_DIGITS},0)) AS HUGEINT)"
     if p1 - s1 + s2 > 18:
         quotient = f"(({quotient} % {2**64} + {3 * 2**63}) % {2**64} - {2**63})"
-    return _zero_checked(expr, args, f"CAST({quotient} AS BIGINT)")
+    return _check_zero(expr, args, f"CAST({quotient} AS BIGINT)")
 
 
 def remainder(expr: Expr, args: Texts) -> str:
-    if wide := _common(expr, args, spare=0):
-        return _zero_checked(expr, args, f"({wide[0]} % {wide[1]})")
-    return _zero_checked(expr, args, _exact(expr, "remainder", args))
+    if wide := _common_scale(expr, args, spare_digits=0):
+        return _check_zero(expr, args, f"({wide[0]} % {wide[1]})")
+    return _check_zero(expr, args, _exact_sql(expr, "remainder", args))
 
 
 def remainder_raises(expr: Expr) -> bool:
     """Whether the whole quotient may have more digits than Java counts (`functions`)."""
     (p1, s1), (_, s2) = (digits(a) for a in expr.args)
-    return p1 - s1 + s2 > MOST + 1
+    return p1 - s1 + s2 > MAX_DIGITS + 1
 
 
 def pmod(expr: Expr, args: Texts) -> str:
-    if wide := _common(expr, args, spare=1):
+    if wide := _common_scale(expr, args, spare_digits=1):
         a, b = wide
-        return _zero_checked(expr, args, f"(CASE WHEN {a} % {b} < 0 THEN ({a} % {b} + {b}) % {b} ELSE {a} % {b} END)")
-    return _zero_checked(expr, args, _exact(expr, "pmod", args))
+        return _check_zero(expr, args, f"(CASE WHEN {a} % {b} < 0 THEN ({a} % {b} + {b}) % {b} ELSE {a} % {b} END)")
+    return _check_zero(expr, args, _exact_sql(expr, "pmod", args))
 
 
 def negate(expr: Expr, args: Texts) -> str:
     """Spark rounds to 34 digits here (half even), which longer decimals show."""
     p, s = digits(expr)
-    if p <= _JAVA:
+    if p <= _JAVA_DIGITS:
         return f"(-{args[0]})"
-    return _either(expr, _below(args[0], _JAVA - s, p, s), f"(-{args[0]})", "negate", (args[0], args[0]))
+    return _plain_or_exact(
+        expr, _below_power(args[0], _JAVA_DIGITS - s, p, s), f"(-{args[0]})", "negate", (args[0], args[0])
+    )
 
 
 def magnitude(expr: Expr, args: Texts) -> str:
     p, _ = digits(expr)
-    if p <= _JAVA:
+    if p <= _JAVA_DIGITS:
         return f"abs({args[0]})"
     return f"(CASE WHEN {args[0]} < 0 THEN {negate(expr, args)} ELSE {args[0]} END)"
 
 
 def negate_raises(expr: Expr) -> bool:
-    return digits(expr)[0] > _JAVA
+    return digits(expr)[0] > _JAVA_DIGITS
 
 
 def unscaled(text: str, p: int, s: int) -> str:
     """The integer behind a decimal(p,s), as a HUGEINT."""
     if s == 0:
         return f"CAST({text} AS HUGEINT)"
-    if p + s <= MOST:
-        return f"CAST(CAST({text} AS DECIMAL({MOST},{s})) * CAST({10**s} AS DECIMAL({s + 1},0)) AS HUGEINT)"
+    if p + s <= MAX_DIGITS:
+        return f"CAST(CAST({text} AS DECIMAL({MAX_DIGITS},{s})) * CAST({10**s} AS DECIMAL({s + 1},0)) AS HUGEINT)"
     return f"CAST(replace(CAST({text} AS VARCHAR), '.', '') AS HUGEINT)"
 
 
@@ -167,48 +173,48 @@ def scaled(text: str, p: int, s: int) -> str:
     """The decimal(p,s) whose integer is the HUGEINT `text`."""
     if s == 0:
         return f"CAST({text} AS DECIMAL({p},0))"
-    return f"CAST(CAST({text} AS DECIMAL({MOST},0)) * {_power(-s, s, s)} AS DECIMAL({p},{s}))"
+    return f"CAST(CAST({text} AS DECIMAL({MAX_DIGITS},0)) * {_power_of_ten(-s, s, s)} AS DECIMAL({p},{s}))"
 
 
-def _common(expr: Expr, args: Texts, spare: int) -> list[str] | None:
+def _common_scale(expr: Expr, args: Texts, spare_digits: int) -> list[str] | None:
     """Both operands at one scale, if that leaves room for `spare` more digits."""
     (p1, s1), (p2, s2) = (digits(a) for a in expr.args)
     scale = max(s1, s2)
-    if max(p1 - s1, p2 - s2) + scale + spare > MOST:
+    if max(p1 - s1, p2 - s2) + scale + spare_digits > MAX_DIGITS:
         return None
-    return [f"CAST({t} AS DECIMAL({MOST},{scale}))" for t in args]
+    return [f"CAST({t} AS DECIMAL({MAX_DIGITS},{scale}))" for t in args]
 
 
-def _power(exponent: int, p: int, s: int) -> str:
+def _power_of_ten(exponent: int, p: int, s: int) -> str:
     text = "1" + "0" * exponent if exponent >= 0 else "0." + "0" * (-exponent - 1) + "1"
     return f"CAST('{text}' AS DECIMAL({p},{s}))"
 
 
-def _below(text: str, exponent: int, p: int, s: int) -> str:
+def _below_power(text: str, exponent: int, p: int, s: int) -> str:
     """|text| < 10^exponent, or 10^-s if the exponent is smaller than that: then only zero is below."""
     if exponent >= p - s:
         return "TRUE"
-    return f"abs({text}) < {_power(max(exponent, -s), MOST, s)}"
+    return f"abs({text}) < {_power_of_ten(max(exponent, -s), MAX_DIGITS, s)}"
 
 
-def _either(expr: Expr, small: str, plain: str, operation: str, args: Texts) -> str:
+def _plain_or_exact(expr: Expr, range_test: str, plain: str, operation: str, args: Texts) -> str:
     """`plain` for small values and NULLs, the exact function for the others."""
-    exact = _exact(expr, operation, args)
-    return f"(CASE WHEN ({small}) IS FALSE THEN {exact} ELSE {_typed(expr, plain)} END)"
+    exact = _exact_sql(expr, operation, args)
+    return f"(CASE WHEN ({range_test}) IS FALSE THEN {exact} ELSE {_cast_result(expr, plain)} END)"
 
 
-def _exact(expr: Expr, operation: str, args: Texts) -> str:
-    return _typed(expr, _call(operation, args, digits(expr)[1]))
+def _exact_sql(expr: Expr, operation: str, args: Texts) -> str:
+    return _cast_result(expr, _call_exact(operation, args, digits(expr)[1]))
 
 
-def _call(operation: str, args: Texts, scale: int) -> str:
+def _call_exact(operation: str, args: Texts, scale: int) -> str:
     return f"vk_{operation}(CAST({args[0]} AS VARCHAR), CAST({args[1]} AS VARCHAR), {scale})"
 
 
-def _typed(expr: Expr, text: str) -> str:
+def _cast_result(expr: Expr, text: str) -> str:
     return f"{'TRY_CAST' if is_try(expr) else 'CAST'}({text} AS {types.duckdb(expr.type)})"
 
 
-def _zero_checked(expr: Expr, args: Texts, text: str) -> str:
+def _check_zero(expr: Expr, args: Texts, text: str) -> str:
     bad = "NULL" if is_try(expr) else fail("DIVIDE_BY_ZERO", "Division by zero.")
     return f"(CASE WHEN {args[1]} = 0 AND {args[0]} IS NOT NULL THEN {bad} ELSE {text} END)"

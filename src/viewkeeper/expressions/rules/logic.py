@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from viewkeeper.expressions.rules.rule import Texts, Writer
+from viewkeeper.expressions.rules.rule import DuckDBWriter, Texts
 from viewkeeper.expressions.rules.structs import sortable
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
@@ -50,11 +50,11 @@ def chain(op: str, exprs: list[Expr], texts: Texts, can_raise: Test) -> str:
     return f"(CASE {heads} ELSE ({rest}) END)"
 
 
-def compare(operator: str) -> Writer:
+def compare(operator: str) -> DuckDBWriter:
     return lambda _, a: f"({a[0]} {operator} {a[1]})"
 
 
-def order(operator: str) -> Writer:
+def order(operator: str) -> DuckDBWriter:
     """Which of two values comes first; structs and arrays have an order of their own."""
 
     def write(expr: Expr, args: Texts) -> str:
@@ -97,7 +97,7 @@ def refuse_nested_extreme(expr: Expr) -> str | None:
     return f"GREATEST or LEAST of a {expr.type.kind.value.upper()}" if expr.type.family is Family.NESTED else None
 
 
-def extreme(comparison: str) -> Writer:
+def extreme(comparison: str) -> DuckDBWriter:
     """GREATEST and LEAST skip NULLs, hold NaN the greatest, and keep the first of equals (0.0 and -0.0)."""
 
     def write(expr: Expr, args: Texts) -> str:

@@ -8,15 +8,15 @@ Results of functions that no standard rounds (`exp`,
 from __future__ import annotations
 
 from viewkeeper.expressions.rules import text_parsing
-from viewkeeper.expressions.rules.decimals import MOST, digits, scaled, unscaled
-from viewkeeper.expressions.rules.rule import Texts, Writer, constant, duck
+from viewkeeper.expressions.rules.decimals import MAX_DIGITS, digits, scaled, unscaled
+from viewkeeper.expressions.rules.rule import DuckDBWriter, Texts, constant, duckdb_type
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 
 _NAN = "CAST('NaN' AS DOUBLE)"
 
 
-def whole(function: str) -> Writer:
+def floor_or_ceil(function: str) -> DuckDBWriter:
     """FLOOR and CEIL: of a double as BIGINT, checked, NaN as 0; of a decimal without digits after the point."""
 
     def write(expr: Expr, args: Texts) -> str:
@@ -28,11 +28,11 @@ def whole(function: str) -> Writer:
     return write
 
 
-def whole_raises(expr: Expr) -> bool:
+def floor_or_ceil_raises(expr: Expr) -> bool:
     return types.is_float(expr.args[0].type)
 
 
-def whole_to(direction: int) -> Writer:
+def floor_or_ceil_to(direction: int) -> DuckDBWriter:
     """floor(x, n) and ceil(x, n) of a decimal."""
 
     def write(expr: Expr, args: Texts) -> str:
@@ -41,12 +41,12 @@ def whole_to(direction: int) -> Writer:
         n, unit = unscaled(args[0], p, s), 10 ** max(s - places, 0)
         edge = f"CAST({n} % {unit} {'<' if direction < 0 else '>'} 0 AS INTEGER)"
         steps = f"({n} // {unit} {'-' if direction < 0 else '+'} {edge})"
-        return _steps(expr, steps, places, s)
+        return _from_units(expr, steps, places, s)
 
     return write
 
 
-def round_(even: bool) -> Writer:
+def round_(even: bool) -> DuckDBWriter:
     """ROUND (half up) and BROUND (half to even), by type."""
 
     def write(expr: Expr, args: Texts) -> str:
@@ -54,12 +54,12 @@ def round_(even: bool) -> Writer:
         type_ = expr.args[0].type
         if types.decimal_digits(type_):
             p, s = digits(expr.args[0])
-            return _steps(expr, _nearest(unscaled(args[0], p, s), 10 ** max(s - places, 0), even), places, s)
+            return _from_units(expr, _round_to_unit(unscaled(args[0], p, s), 10 ** max(s - places, 0), even), places, s)
         if types.is_integer(type_):
             if places >= 0:
                 return args[0]
             unit: int = 10**-places
-            return f"({_nearest(f'CAST({args[0]} AS HUGEINT)', unit, even)} * {unit})" if unit < 10**20 else "0"
+            return f"({_round_to_unit(f'CAST({args[0]} AS HUGEINT)', unit, even)} * {unit})" if unit < 10**20 else "0"
         return _round_float(expr, args[0], places, even)
 
     return write
@@ -71,10 +71,10 @@ def _round_float(expr: Expr, x: str, places: int, even: bool) -> str:
     From 10^15 on, a double has no digits after the point that could be rounded.
     """
     wide = f"CAST({x} AS DOUBLE)"
-    number = text_parsing.decimal(f"CAST({wide} AS VARCHAR)", types.decimal(MOST, 20), attempt=False)
-    steps = _nearest(unscaled(number, MOST, 20), 10 ** max(20 - places, 0), even)
-    exact = scaled(steps, MOST, max(places, 0)) if places >= 0 else f"({steps} * CAST({10**-places} AS HUGEINT))"
-    rounded = f"CAST(CAST({exact} AS VARCHAR) AS {duck(expr.type)})"
+    number = text_parsing.decimal(f"CAST({wide} AS VARCHAR)", types.decimal(MAX_DIGITS, 20), null_on_error=False)
+    steps = _round_to_unit(unscaled(number, MAX_DIGITS, 20), 10 ** max(20 - places, 0), even)
+    exact = scaled(steps, MAX_DIGITS, max(places, 0)) if places >= 0 else f"({steps} * CAST({10**-places} AS HUGEINT))"
+    rounded = f"CAST(CAST({exact} AS VARCHAR) AS {duckdb_type(expr.type)})"
     return f"(CASE WHEN abs({wide}) < 1e15 THEN {rounded} ELSE {x} END)"
 
 
@@ -84,12 +84,12 @@ def refuse_round(expr: Expr) -> str | None:
         return "rounding to a number of places that is not a constant"
     if types.is_float(expr.args[0].type) and not 0 <= places <= 20:
         return "rounding a float to fewer than 0 or more than 20 places"
-    if not -30 <= places <= MOST:
+    if not -30 <= places <= MAX_DIGITS:
         return f"rounding to {places} places"
     return None
 
 
-def refuse_whole_to(expr: Expr) -> str | None:
+def refuse_floor_or_ceil_to(expr: Expr) -> str | None:
     if not types.decimal_digits(expr.args[0].type):
         return f"{expr.op} of a number that is not a decimal"
     return refuse_round(expr)
@@ -104,14 +104,14 @@ def round_raises(expr: Expr) -> bool:
     return types.is_integer(type_) and places is not None and places < 0
 
 
-def _steps(expr: Expr, steps: str, places: int, s: int) -> str:
+def _from_units(expr: Expr, units: str, places: int, s: int) -> str:
     """The decimal that is `steps` units of 10^-places (of 10^-s if that is finer), in the type of the result."""
     p, t = digits(expr)
     places = min(places, s)
-    return scaled(f"({steps} * CAST({10 ** (t - places)} AS HUGEINT))" if t > places else steps, p, t)
+    return scaled(f"({units} * CAST({10 ** (t - places)} AS HUGEINT))" if t > places else units, p, t)
 
 
-def _nearest(n: str, unit: int, even: bool) -> str:
+def _round_to_unit(n: str, unit: int, even: bool) -> str:
     """The HUGEINT `n` in whole units, the half rounded away from zero or to the even one."""
     if unit == 1:
         return n
@@ -122,7 +122,7 @@ def _nearest(n: str, unit: int, even: bool) -> str:
     return f"({cut} + CASE WHEN {up} THEN sign({n}) ELSE 0 END)"
 
 
-def logarithm(text: str) -> Writer:
+def logarithm(text: str) -> DuckDBWriter:
     """NULL of what is not positive."""
     return lambda _, args: f"(CASE WHEN {args[0]} > 0 THEN {text.format(*args)} END)"
 
@@ -145,28 +145,28 @@ def signum(expr: Expr, args: Texts) -> str:
 
 
 def shift_left(expr: Expr, args: Texts) -> str:
-    return _wrapped(f"(CAST({args[0]} AS HUGEINT) * {_two_to(expr, args[1])})", _width(expr))
+    return _wrap_bits(f"(CAST({args[0]} AS HUGEINT) * {_power_of_two(expr, args[1])})", _bit_width(expr))
 
 
 def shift_right(expr: Expr, args: Texts) -> str:
-    x, unit = f"CAST({args[0]} AS HUGEINT)", _two_to(expr, args[1])
+    x, unit = f"CAST({args[0]} AS HUGEINT)", _power_of_two(expr, args[1])
     return f"({x} // {unit} - CAST({x} % {unit} < 0 AS INTEGER))"
 
 
 def shift_right_unsigned(expr: Expr, args: Texts) -> str:
-    bits = _width(expr)
+    bits = _bit_width(expr)
     unsigned = f"(CAST({args[0]} AS HUGEINT) + CASE WHEN {args[0]} < 0 THEN {2**bits} ELSE 0 END)"
-    return _wrapped(f"({unsigned} // {_two_to(expr, args[1])})", bits)
+    return _wrap_bits(f"({unsigned} // {_power_of_two(expr, args[1])})", bits)
 
 
-def _width(expr: Expr) -> int:
-    return types.bits(expr.args[0].type)
+def _bit_width(expr: Expr) -> int:
+    return types.bit_width(expr.args[0].type)
 
 
-def _two_to(expr: Expr, n: str) -> str:
+def _power_of_two(expr: Expr, n: str) -> str:
     """2^n, n taken modulo the width as Java does."""
-    return f"CAST(pow(2, {n} & {_width(expr) - 1}) AS HUGEINT)"
+    return f"CAST(pow(2, {n} & {_bit_width(expr) - 1}) AS HUGEINT)"
 
 
-def _wrapped(text: str, bits: int) -> str:
+def _wrap_bits(text: str, bits: int) -> str:
     return f"(({text} % {2**bits} + {2**bits + 2 ** (bits - 1)}) % {2**bits} - {2 ** (bits - 1)})"

@@ -23,10 +23,10 @@ _TERMINATORS = r"\n\r\x{85}\x{2028}\x{2029}"
 _SPACE = r"\t\n\x0b\f\r "
 _CLASSES = {"d": "0-9", "w": "a-zA-Z_0-9", "s": _SPACE}
 _ESCAPES = {"t": r"\t", "n": r"\n", "r": r"\r", "f": r"\f"}
-_PLAIN = frozenset("\\.[]{}()*+-?^$|/&~#@%!\"',:;<=>_` ")
+_ESCAPABLE = frozenset("\\.[]{}()*+-?^$|/&~#@%!\"',:;<=>_` ")
 
 
-class Untranslatable(ValueError):
+class UntranslatablePattern(ValueError):
     """A regular expression whose meaning may differ."""
 
 
@@ -37,10 +37,10 @@ def like(expr: Expr, args: Texts) -> str:
     return _like(expr, args[0], args[1], constant(expr.args[1]))
 
 
-def _like(expr: Expr, s: str, pattern: str, known: str | None) -> str:
-    escape = _escape(expr)
+def _like(expr: Expr, s: str, pattern: str, fixed_pattern: str | None) -> str:
+    escape = _escape_character(expr)
     text = f"({s} LIKE {pattern} ESCAPE {quote(escape)})"
-    if known is not None:
+    if fixed_pattern is not None:
         return text
     e = "\\" + escape
     valid = f"regexp_full_match({pattern}, {quote(f'(?s)([^{e}]|{e}[_%{e}])*')})"
@@ -53,7 +53,7 @@ def like_raises(expr: Expr) -> bool:
 
 
 def refuse_like(expr: Expr) -> str | None:
-    escape = _escape(expr)
+    escape = _escape_character(expr)
     if escape.isalnum():
         return f"LIKE with the escape character {escape}"
     return _refuse_pattern(constant(expr.args[1]), escape)
@@ -67,7 +67,7 @@ def _refuse_pattern(pattern: str | None, escape: str) -> str | None:
     return None
 
 
-def _escape(expr: Expr) -> str:
+def _escape_character(expr: Expr) -> str:
     return str(parameter(expr, default="\\"))
 
 
@@ -84,7 +84,7 @@ def extract(expr: Expr, args: Texts) -> str:
 
 
 def replace(expr: Expr, args: Texts) -> str:
-    pattern, replacement = translate(constant(expr.args[1])), _replacement(constant(expr.args[2]))
+    pattern, replacement = translate(constant(expr.args[1])), _translate_replacement(constant(expr.args[2]))
     return f"regexp_replace({args[0]}, {quote(pattern)}, {quote(replacement)}, 'g')"
 
 
@@ -100,17 +100,17 @@ def refuse_regex(expr: Expr) -> str | None:
         translated = translate(pattern, test=expr.op == "RLike")
         if expr.op == "RegExpExtract":
             group = constant(expr.args[2])
-            if group is None or not 0 <= group <= _groups(translated):
+            if group is None or not 0 <= group <= _group_count(translated):
                 return "regexp_extract of a group that is not a constant or not there"
-        if expr.op == "StringSplit" and (constant(expr.args[2]) != -1 or _may_be_empty(translated)):
+        if expr.op == "StringSplit" and (constant(expr.args[2]) != -1 or _can_match_empty(translated)):
             return "split with a limit, or by a pattern that matches the empty text,"
         if expr.op == "RegExpReplace":
             if constant(expr.args[3]) != 1 or constant(expr.args[2]) is None:
                 return "regexp_replace with a position, or a replacement that is not a constant,"
-            _replacement(constant(expr.args[2]))
-            if _may_be_empty(translated):
+            _translate_replacement(constant(expr.args[2]))
+            if _can_match_empty(translated):
                 return "regexp_replace of a pattern that matches the empty text"
-    except Untranslatable as reason:
+    except UntranslatablePattern as reason:
         return f"The regular expression '{pattern}' ({reason})"
     return None
 
@@ -122,27 +122,27 @@ def translate(pattern: str, test: bool = False) -> str:
     while i < len(pattern):
         c = pattern[i]
         if c == "\\":
-            piece, i = _escaped(pattern, i, inside=False)
+            piece, i = _translate_escape(pattern, i, in_class=False)
             out.append(piece)
         elif c == "[":
-            piece, i = _class(pattern, i)
+            piece, i = _translate_class(pattern, i)
             out.append(piece)
         elif c == ".":
             out.append(f"[^{_TERMINATORS}]")
             i += 1
         elif c == "$":
             if not test or i + 1 != len(pattern):
-                raise Untranslatable("$ is not at the end of a test")
+                raise UntranslatablePattern("$ is not at the end of a test")
             out.append(r"(?:\r\n|[" + _TERMINATORS + r"])?\z")
             i += 1
         elif c == "(":
             if pattern[i + 1 : i + 2] == "?" and pattern[i + 2 : i + 3] != ":":
-                raise Untranslatable("(? is not followed by :")
+                raise UntranslatablePattern("(? is not followed by :")
             out.append("(?:" if pattern[i + 1 : i + 2] == "?" else "(")
             i += 3 if pattern[i + 1 : i + 2] == "?" else 1
         elif c in "*+?}":
             if pattern[i + 1 : i + 2] == "+":
-                raise Untranslatable("a possessive quantifier")
+                raise UntranslatablePattern("a possessive quantifier")
             out.append(c)
             i += 1
         else:
@@ -151,39 +151,39 @@ def translate(pattern: str, test: bool = False) -> str:
     return "".join(out)
 
 
-def _escaped(pattern: str, i: int, inside: bool) -> tuple[str, int]:
+def _translate_escape(pattern: str, i: int, in_class: bool) -> tuple[str, int]:
     c = pattern[i + 1 : i + 2]
     if c in _ESCAPES:
         return _ESCAPES[c], i + 2
     if c and c in _CLASSES:
-        return (_CLASSES[c] if inside else f"[{_CLASSES[c]}]"), i + 2
-    if c and c.lower() in _CLASSES and not inside:
+        return (_CLASSES[c] if in_class else f"[{_CLASSES[c]}]"), i + 2
+    if c and c.lower() in _CLASSES and not in_class:
         return f"[^{_CLASSES[c.lower()]}]", i + 2
-    if c and c in _PLAIN:
+    if c and c in _ESCAPABLE:
         return f"\\x{{{ord(c):x}}}", i + 2
-    raise Untranslatable(f"\\{c}")
+    raise UntranslatablePattern(f"\\{c}")
 
 
-def _class(pattern: str, i: int) -> tuple[str, int]:
+def _translate_class(pattern: str, i: int) -> tuple[str, int]:
     out, i = "[", i + 1
     if pattern[i : i + 1] == "^":
         out, i = "[^", i + 1
     start = i
     while i < len(pattern) and pattern[i] != "]":
         if pattern[i] == "[" or pattern[i : i + 2] == "&&":
-            raise Untranslatable("a class inside a class")
+            raise UntranslatablePattern("a class inside a class")
         if pattern[i] == "\\":
-            piece, i = _escaped(pattern, i, inside=True)
+            piece, i = _translate_escape(pattern, i, in_class=True)
             out += piece
         else:
             out += "\\^" if pattern[i] == "^" else pattern[i]
             i += 1
     if i >= len(pattern) or i == start:
-        raise Untranslatable("a class that is empty or not closed")
+        raise UntranslatablePattern("a class that is empty or not closed")
     return out + "]", i + 1
 
 
-def _replacement(text: str) -> str:
+def _translate_replacement(text: str) -> str:
     r"""Java's $1 is \1 in RE2; a backslash escapes in Java."""
     out, i = "", 0
     while i < len(text):
@@ -191,13 +191,13 @@ def _replacement(text: str) -> str:
         if c == "\\":
             following = text[i + 1 : i + 2]
             if not following:
-                raise Untranslatable("a backslash ends the replacement")
+                raise UntranslatablePattern("a backslash ends the replacement")
             out += "\\\\" if following == "\\" else following
             i += 2
         elif c == "$":
             digit = text[i + 1 : i + 2]
             if not digit.isdigit() or text[i + 2 : i + 3].isdigit():
-                raise Untranslatable("$ without the one digit of a group in the replacement")
+                raise UntranslatablePattern("$ without the one digit of a group in the replacement")
             out += "\\" + digit
             i += 2
         else:
@@ -206,18 +206,18 @@ def _replacement(text: str) -> str:
     return out
 
 
-def _groups(translated: str) -> int:
-    return _python(translated).groups
+def _group_count(translated: str) -> int:
+    return _as_python_pattern(translated).groups
 
 
-def _may_be_empty(translated: str) -> bool:
+def _can_match_empty(translated: str) -> bool:
     """After an empty match Java and RE2 go on differently."""
-    return _python(translated).fullmatch("") is not None
+    return _as_python_pattern(translated).fullmatch("") is not None
 
 
-def _python(translated: str) -> re.Pattern[str]:
+def _as_python_pattern(translated: str) -> re.Pattern[str]:
     """The pattern's shape: groups and what may be empty are the same in Python's language."""
     try:
         return re.compile(re.sub(r"\\x\{[0-9a-f]+\}", "x", translated).replace("\\z", "\\Z"))
     except re.error as error:
-        raise Untranslatable(str(error)) from None
+        raise UntranslatablePattern(str(error)) from None

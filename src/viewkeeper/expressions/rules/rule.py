@@ -20,7 +20,7 @@ from viewkeeper.model import types
 from viewkeeper.model.types import Kind, Type
 
 Texts = Sequence[str]
-Writer = Callable[[Expr, Texts], str]
+DuckDBWriter = Callable[[Expr, Texts], str]
 Test = Callable[[Expr], bool]
 
 
@@ -42,23 +42,23 @@ class Rule:
 
     op: str
     sql: str
-    write: Writer
+    duckdb: DuckDBWriter
     raises: Test = never
-    stops: Literal["left", "right", "no"] = "left"
+    stops_at_null: Literal["left", "right", "no"] = "left"
     refuse: Callable[[Expr], str | None] = accept
     note: str = ""
-    typed: bool = False  # `write` gives the right type by itself, no CAST is needed
-    apart: Test = never
+    is_typed: bool = False  # `write` gives the right type by itself, no CAST is needed
+    isolates_failing_args: Test = never
     """Whether an argument that can fail is evaluated by itself, before it: a TRY would take its error for its own, and
     DuckDB leaves a sum out of which only NULL is asked."""
 
 
-def template(text: str) -> Writer:
+def template(text: str) -> DuckDBWriter:
     """A writer for a plain call: `{0}`, `{1}` … stand for the arguments, `{all}` for all of them."""
     return lambda _, args: text.format(*args, all=", ".join(args))
 
 
-def duck(type_: Type) -> str:
+def duckdb_type(type_: Type) -> str:
     """The DuckDB type of a value inside an expression: intervals are numbers of months or of microseconds."""
     match type_.kind:
         case Kind.MONTHS:
@@ -66,12 +66,12 @@ def duck(type_: Type) -> str:
         case Kind.MICROSECONDS:
             return "BIGINT"
         case Kind.ARRAY:
-            return duck(type_.element) + "[]"
+            return duckdb_type(type_.element) + "[]"
     return types.duckdb(type_)
 
 
 def cast(text: str, type_: Type) -> str:
-    return f"CAST({text} AS {duck(type_)})"
+    return f"CAST({text} AS {duckdb_type(type_)})"
 
 
 def fail(condition: str, message: str) -> str:
@@ -94,7 +94,7 @@ def constant(expr: Expr) -> Any:
     return expr.value if expr.op == "literal" else None
 
 
-def is_read(expr: Expr) -> bool:
+def is_text_or_bytes_cast(expr: Expr) -> bool:
     """Whether a cast reads text or bytes."""
     return expr.args[0].type in (types.STRING, types.BINARY)
 

@@ -7,7 +7,7 @@ simpler ones in DuckDB, so such text goes to a function in Python; text of ASCII
 
 from __future__ import annotations
 
-from viewkeeper.expressions.rules.rule import Texts, Writer, constant, fail, parameter
+from viewkeeper.expressions.rules.rule import DuckDBWriter, Texts, constant, fail, parameter
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.types import Kind
@@ -15,13 +15,13 @@ from viewkeeper.model.types import Kind
 _BLANK = "' '"
 
 
-TITLE = (
+TITLE_CASE = (
     "array_to_string(list_transform(string_split(lower({}), ' '), lambda w: upper(left(w, 1)) || substring(w, 2)), ' ')"
 )
 """initcap: words are what spaces part."""
 
 
-def unicode(name: str, ascii_text: str) -> Writer:
+def unicode_function(name: str, ascii_text: str) -> DuckDBWriter:
     """`ascii_text` for ASCII, the Python function vk_<name> for other text."""
 
     def write(_: Expr, args: Texts) -> str:
@@ -31,7 +31,7 @@ def unicode(name: str, ascii_text: str) -> Writer:
     return write
 
 
-def needs_text(expr: Expr) -> str | None:
+def refuse_binary(expr: Expr) -> str | None:
     """Refuse the form on BINARY of a function on STRING."""
     return f"{expr.op} of BINARY" if expr.args[0].type == types.BINARY else None
 
@@ -40,7 +40,7 @@ def length(expr: Expr, args: Texts) -> str:
     return f"octet_length({args[0]})" if expr.args[0].type == types.BINARY else f"length({args[0]})"
 
 
-def bytes_of(factor: int) -> Writer:
+def byte_length(factor: int) -> DuckDBWriter:
     """octet_length and bit_length."""
 
     def write(expr: Expr, args: Texts) -> str:
@@ -80,12 +80,12 @@ def refuse_concat_ws(expr: Expr) -> str | None:
     return "concat_ws of arrays" if any(a.type != types.STRING for a in expr.args) else None
 
 
-def trim(function: str) -> Writer:
+def trim(function: str) -> DuckDBWriter:
     """Spaces only (not other white space), or the given set of characters."""
     return lambda expr, args: f"{function}({args[0]}, {args[1] if len(args) > 1 else _BLANK})"
 
 
-def pad(function: str) -> Writer:
+def pad(function: str) -> DuckDBWriter:
     """LPAD and RPAD; padding with nothing only cuts."""
 
     def write(expr: Expr, args: Texts) -> str:
@@ -207,7 +207,7 @@ def refuse_element_at(expr: Expr) -> str | None:
     return None if expr.args[0].type.kind is Kind.ARRAY else "element_at of a map"
 
 
-def item(expr: Expr, args: Texts) -> str:
+def array_item(expr: Expr, args: Texts) -> str:
     """array[i], from 0."""
     items, i = args
     far = fail("INVALID_ARRAY_INDEX", "The index is out of bounds.") if parameter(expr) else "NULL"

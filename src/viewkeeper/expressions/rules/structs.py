@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from viewkeeper.expressions.rules.decimals import digits, scaled, unscaled
-from viewkeeper.expressions.rules.rule import Texts, cast, duck, parameter, quote
+from viewkeeper.expressions.rules.rule import Texts, cast, duckdb_type, parameter, quote
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.names import quoted
@@ -53,7 +53,7 @@ def sortable(text: str, type_: Type, depth: int = 0) -> str:
     if type_.kind is not Kind.STRUCT:
         return text
     parts = []
-    for i, part in enumerate(type_.parts):
+    for i, part in enumerate(type_.nested_fields):
         value = f"struct_extract({name}, 'f{i}')"
         parts.append(f"'n{i}': {value} IS NOT NULL, 'f{i}': {sortable(value, part.type, depth + 1)}")
     ordered = f"CASE WHEN {name} IS NOT NULL THEN {{{', '.join(parts)}}} END"
@@ -85,4 +85,4 @@ def literal(expr: Expr, _: Sequence[str]) -> str:
         return f"make_timestamp(CAST({int(value)} AS BIGINT))"
     if types.is_float(type_) or types.decimal_digits(type_):
         return cast(quote(str(value)), type_)
-    return f"CAST({int(value)} AS {duck(type_)})"
+    return f"CAST({int(value)} AS {duckdb_type(type_)})"

@@ -38,8 +38,8 @@ def timestamp(x: str) -> str:
     return f"(CASE WHEN year({x}) BETWEEN 1 AND 9999 THEN {near} ELSE {far} END)"
 
 
-def decoded(x: str, attempt: bool) -> str:
+def decode_utf8(x: str, null_on_error: bool) -> str:
     """Bytes as UTF-8. Spark keeps any bytes in a string; a text column here holds only valid UTF-8."""
-    bad = "NULL" if attempt else fail("CAST_INVALID_INPUT", "Bytes that are not UTF-8 cannot be cast to string.")
+    bad = "NULL" if null_on_error else fail("CAST_INVALID_INPUT", "Bytes that are not UTF-8 cannot be cast to string.")
     text = f"TRY(decode({x}))"
     return f"(CASE WHEN {text} IS NULL AND {x} IS NOT NULL THEN {bad} ELSE {text} END)"

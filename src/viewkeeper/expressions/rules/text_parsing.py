@@ -14,7 +14,7 @@ matches it is handed to DuckDB in the one form that both understand.
 
 from __future__ import annotations
 
-from viewkeeper.expressions.rules.rule import duck, quote
+from viewkeeper.expressions.rules.rule import duckdb_type, quote
 from viewkeeper.model import types
 from viewkeeper.model.types import Type
 
@@ -22,56 +22,56 @@ _SPACES = "".join(map(chr, range(0x21)))
 _FLOAT = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
-def read(x: str, target: Type, bad: str) -> str:
+def parse_text(x: str, target: Type, failure: str) -> str:
     """`x` read as `target`; the SQL text `bad` where it is not one."""
-    attempt = bad == "NULL"
+    attempt = failure == "NULL"
     if target == types.BOOLEAN:
-        return _boolean(x, bad)
+        return _boolean(x, failure)
     if types.is_integer(target):
         text = f"vk_trim({x})"
-        number = f"{'TRY_CAST' if attempt else 'CAST'}({text} AS {duck(target)})"
-        return _choose(x, ((text, "[+-]?[0-9]+", number),), bad)
+        number = f"{'TRY_CAST' if attempt else 'CAST'}({text} AS {duckdb_type(target)})"
+        return _first_match(x, ((text, "[+-]?[0-9]+", number),), failure)
     if types.is_float(target):
-        return _float(x, target, bad)
+        return _float(x, target, failure)
     text = f"vk_trim({x})"
     if types.decimal_digits(target):
         text = f"vk_java_trim({x})"
         digits = _FLOAT.replace("[0-9]", r"\p{Nd}")  # any script's digits, as Java's BigDecimal
-        return _choose(x, ((text, digits, decimal(text, target, attempt)),), bad)
+        return _first_match(x, ((text, digits, decimal(text, target, attempt)),), failure)
     value = {types.DATE: "vk_date({})", types.TIMESTAMP: "vk_timestamp({}, 1)"}.get(
         target, "vk_timestamp({}, 0)"
     ).format(text)
-    return f"(CASE WHEN {value} IS NULL AND {x} IS NOT NULL THEN {bad} ELSE {value} END)"
+    return f"(CASE WHEN {value} IS NULL AND {x} IS NOT NULL THEN {failure} ELSE {value} END)"
 
 
-def decimal(text: str, target: Type, attempt: bool) -> str:
+def decimal(text: str, target: Type, null_on_error: bool) -> str:
     """A number's text as a decimal, HALF_UP. DuckDB reads plain digits exactly, but not all exponents."""
     odd = f"(contains(lower({text}), 'e') OR strlen({text}) > length({text}))"
     plain = f"CASE WHEN {odd} THEN vk_plain({text}) ELSE {text} END"
-    return f"{'TRY_CAST' if attempt else 'CAST'}({plain} AS {duck(target)})"
+    return f"{'TRY_CAST' if null_on_error else 'CAST'}({plain} AS {duckdb_type(target)})"
 
 
-def _boolean(x: str, bad: str) -> str:
+def _boolean(x: str, failure: str) -> str:
     text = f"lower(vk_trim({x}))"
     return (
         f"(CASE WHEN {text} IN ('t', 'true', 'y', 'yes', '1') THEN TRUE "
-        f"WHEN {text} IN ('f', 'false', 'n', 'no', '0') THEN FALSE WHEN {x} IS NULL THEN NULL ELSE {bad} END)"
+        f"WHEN {text} IN ('f', 'false', 'n', 'no', '0') THEN FALSE WHEN {x} IS NULL THEN NULL ELSE {failure} END)"
     )
 
 
-def _choose(x: str, choices: tuple[tuple[str, str, str], ...], bad: str) -> str:
+def _first_match(x: str, choices: tuple[tuple[str, str, str], ...], failure: str) -> str:
     """The value of the first choice whose text matches its pattern."""
     tests = " ".join(f"WHEN regexp_full_match({t}, {quote(pattern)}) THEN {value}" for t, pattern, value in choices)
-    return f"(CASE {tests} WHEN {x} IS NULL THEN NULL ELSE {bad} END)"
+    return f"(CASE {tests} WHEN {x} IS NULL THEN NULL ELSE {failure} END)"
 
 
-def _float(x: str, target: Type, bad: str) -> str:
+def _float(x: str, target: Type, failure: str) -> str:
     text = f"lower(vk_java_trim({x}))"
-    number = f"CAST(rtrim({text}, 'df') AS {duck(target)})"
-    return _choose(
+    number = f"CAST(rtrim({text}, 'df') AS {duckdb_type(target)})"
+    return _first_match(
         x,
-        ((text, _FLOAT + "[df]?", number), (text, "[+-]?inf(inity)?|nan", f"CAST({text} AS {duck(target)})")),
-        bad,
+        ((text, _FLOAT + "[df]?", number), (text, "[+-]?inf(inity)?|nan", f"CAST({text} AS {duckdb_type(target)})")),
+        failure,
     )
 
 
@@ -80,7 +80,7 @@ _OFFSET = r"[+-](?:[0-9]{1,2}(?::[0-9]{1,2}|:[0-9]{2}:[0-9]{2})?|[0-9]{4}|[0-9]{
 _ZONE = rf" *(?:Z|(?:UTC|GMT|UT)?({_OFFSET})?)"
 _TIME = rf"[ T]([0-9]{{1,2}})(?::([0-9]{{1,2}})(?::([0-9]{{1,2}})(?:\.([0-9]*))?(?:{_ZONE})?)?)?"
 _TIMESTAMP = rf"([+-]?[0-9]{{4,6}})(?:-([0-9]{{1,2}})(?:-([0-9]{{1,2}})(?:{_TIME})?)?)?"
-_GROUPS = ["year", "month", "day", "hour", "minute", "second", "fraction", "zone"]
+_GROUP_NAMES = ["year", "month", "day", "hour", "minute", "second", "fraction", "zone"]
 
 _DAY = "make_date(vk_number(g.year, '0'), vk_number(g.month, '1'), vk_number(g.day, '1'))"
 _CLOCK = "((vk_number(g.hour, '0') * 60 + vk_number(g.minute, '0')) * 60 + vk_number(g.second, '0'))"
@@ -89,10 +89,10 @@ _MICROS = (
     f"epoch_us(CAST({_DAY} AS TIMESTAMP)) + {_CLOCK} * 1000000 + CAST(rpad(left(g.fraction, 6), 6, '0') AS BIGINT)"
     " - CASE WHEN g.zone = '' THEN 0 ELSE CAST(vk_offset(g.zone) AS BIGINT) * 1000000 * zoned END"
 )
-_TIME_OF = f"CASE WHEN {_VALID} THEN TRY(make_timestamp({_MICROS})) END"
+_TIMESTAMP_SQL = f"CASE WHEN {_VALID} THEN TRY(make_timestamp({_MICROS})) END"
 
 
-def _matched(pattern: str, groups: list[str], text: str) -> str:
+def _match_groups(pattern: str, groups: list[str], text: str) -> str:
     """`text` over `g`, the groups of the pattern in `t`; NULL where that does not match."""
     found = f"list_transform([regexp_extract(t, {quote(f'^(?:{pattern})$')}, {groups})], lambda g: {text})[1]"
     return f"CASE WHEN regexp_full_match(t, {quote(pattern)}) THEN {found} END"
@@ -102,13 +102,13 @@ MACROS = (
     f"vk_java_trim(t) AS trim(t, {quote(_SPACES)})",
     f"vk_trim(t) AS trim(t, {quote(_SPACES + chr(0x7F))})",
     "vk_number(t, missing) AS CAST(CASE t WHEN '' THEN missing ELSE t END AS BIGINT)",
-    f"vk_date(t) AS {_matched(_DATE, _GROUPS[:3], f'TRY({_DAY})')}",
-    f"vk_timestamp(t, zoned) AS {_matched(_TIMESTAMP, _GROUPS, _TIME_OF)}",
+    f"vk_date(t) AS {_match_groups(_DATE, _GROUP_NAMES[:3], f'TRY({_DAY})')}",
+    f"vk_timestamp(t, zoned) AS {_match_groups(_TIMESTAMP, _GROUP_NAMES, _TIMESTAMP_SQL)}",
 )
 """What text means as a date or a timestamp (`zoned` 0: a zone is checked and left out), NULL if it means none."""
 
 
-def offset(zone: str) -> str | None:
+def offset_seconds(zone: str) -> str | None:
     """±h, ±hh, ±h:mm, ±hhmm, ±hh:mm:ss, ±hhmmss in seconds, as text; None past 18 hours."""
     digits = zone[1:]
     parts = digits.split(":") if ":" in digits or len(digits) < 3 else [digits[i : i + 2] for i in (0, 2, 4)]

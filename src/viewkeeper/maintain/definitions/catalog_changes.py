@@ -14,23 +14,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from viewkeeper import failpoints
-from viewkeeper.commit.deferred_cleanup import Afterwards
+from viewkeeper.commit.deferred_cleanup import DeferredCleanup
 from viewkeeper.errors import BadValue, InUse, Unsupported
 from viewkeeper.model.catalog.catalog import Catalog, View
-from viewkeeper.model.catalog.strategies import STRATEGIES, USUAL, strategy_named, strategy_of
-from viewkeeper.model.catalog.view import LOOKAHEAD, USUAL_LOOKAHEAD
+from viewkeeper.model.catalog.strategies import DEFAULT_STRATEGY, STRATEGIES, find_strategy, strategy_of
+from viewkeeper.model.catalog.view import DEFAULT_LOOKAHEAD, LOOKAHEAD
 from viewkeeper.model.schema import LAZY, KeyPart, Table
 from viewkeeper.plan.compile.compiled_view import plan_of
 from viewkeeper.plan.logical.nodes import Node, Scan
-from viewkeeper.plan.rules.preaggregation import PRESUM, USUAL_PRESUM
+from viewkeeper.plan.rules.preaggregation import DEFAULT_PRESUM, PRESUM_MODES
 from viewkeeper.store.contract.store import Store
 from viewkeeper.syntax import statements
-from viewkeeper.syntax.family_text import FAMILY, parameters_name
+from viewkeeper.syntax.family_text import FAMILY_OPTION, parameter_table_name
 
-STORE = ("table", "none", "lazy")
-_NAMED = 10
+STORE_OPTIONS = ("table", "none", "lazy")
+_MAX_NAMED_VIEWS = 10
 """Views that a refusal names."""
-_KNOWN = frozenset(
+_VIEW_OPTIONS = frozenset(
     {"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead", "presum", "sync"}
 )
 
@@ -54,33 +54,33 @@ def drop_table(store: Store, table: Table) -> None:
         return catalog.without(table.id)
 
     store.change_catalog(change)
-    Afterwards(store).drop(table, "table.dropped")
+    DeferredCleanup(store).drop_rows(table, "table.dropped")
 
 
-def create_parameters(store: Store, statement: statements.CreateView) -> Table:
+def create_parameter_table(store: Store, statement: statements.CreateView) -> Table:
     """The table of a family's parameters. One that an interrupted CREATE or DROP has left goes first."""
-    name = parameters_name(statement.name)
+    name = parameter_table_name(statement.name)
     found = store.catalog().find(name)
-    if isinstance(found, Table) and FAMILY in dict(found.options) and not _readers(store.catalog(), found):
+    if isinstance(found, Table) and FAMILY_OPTION in dict(found.options) and not _reader_names(store.catalog(), found):
         drop_table(store, store.catalog().table(name))
     names = tuple(c.name for c in statement.parameters)
-    create_table(store, statements.CreateTable(name, statement.parameters, names, {FAMILY: statement.name}))
-    failpoints.point("family.parameters")
+    create_table(store, statements.CreateTable(name, statement.parameters, names, {FAMILY_OPTION: statement.name}))
+    failpoints.hit("family.parameters")
     return store.catalog().table(name)
 
 
-def refuse_parameters(table: Table) -> None:
+def refuse_parameter_table(table: Table) -> None:
     """A family's parameters are those that it was created with."""
-    if FAMILY in dict(table.options):
+    if FAMILY_OPTION in dict(table.options):
         raise BadValue(
             f"{table.name} has the parameters of a family of views, whose columns do not change.",
             hint="Put and delete its rows; drop the family and create it again for other parameters.",
         )
 
 
-def refuse_parameters_gone(catalog: Catalog, table: Table) -> None:
+def refuse_parameter_table_drop(catalog: Catalog, table: Table) -> None:
     """A family's parameters go with it, and not before."""
-    family = dict(table.options).get(FAMILY)
+    family = dict(table.options).get(FAMILY_OPTION)
     if family is not None and catalog.find(family) is not None:
         raise InUse(
             f"{table.name} has the parameters of the family {family}, and goes with it.",
@@ -88,9 +88,11 @@ def refuse_parameters_gone(catalog: Catalog, table: Table) -> None:
         )
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """The first of many names, and how many more there are."""
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+    return ", ".join(names[:_MAX_NAMED_VIEWS]) + (
+        f" and {len(names) - _MAX_NAMED_VIEWS:,} more" if len(names) > _MAX_NAMED_VIEWS else ""
+    )
 
 
 def scans(root: Node) -> list[Scan]:
@@ -100,11 +102,11 @@ def scans(root: Node) -> list[Scan]:
 def refuse_altered(catalog: Catalog, view: View) -> None:
     """While a view was planned and loaded, tables and columns that it reads may have been dropped."""
     for scan in scans(plan_of(view).query.root):
-        table = catalog.table_of(scan.table)
+        table = catalog.find_table_by_id(scan.table)
         if table is None:
             raise InUse(f"A table of {view.table.name} was dropped while it was made.", hint="Look at its query.")
         for _, name in scan.fields:
-            if name.lower() not in table.inside.by_name:
+            if name.lower() not in table.internal.by_name:
                 raise InUse(
                     f"The column {name} of {table.name} was dropped while {view.table.name} was made.",
                     hint="Look at its query.",
@@ -114,34 +116,36 @@ def refuse_altered(catalog: Catalog, view: View) -> None:
 def refuse_used(catalog: Catalog, table: Table) -> None:
     """InUse if a view reads it, or one of its indexes."""
     indexes = {v.table.id: v.table for v in catalog.indexes.get(table.id, ())}
-    users = [n for n in _readers(catalog, table) if catalog.table(n).id not in indexes]
-    users += [name for index in indexes.values() for name in _readers(catalog, index)]
+    users = [n for n in _reader_names(catalog, table) if catalog.table(n).id not in indexes]
+    users += [name for index in indexes.values() for name in _reader_names(catalog, index)]
     if users:
-        raise InUse(f"{table.name} is used by {listed(users)}.", hint="Drop what uses it first.")
+        raise InUse(f"{table.name} is used by {join_names(users)}.", hint="Drop what uses it first.")
 
 
-def refuse_reshaped(catalog: Catalog, old: View, new: View) -> None:
+def refuse_shape_change(catalog: Catalog, old: View, new: View) -> None:
     """A view that others read may be replaced only by one with the same columns and key."""
-    if strategy_of(old).runs_alone or strategy_of(new).runs_alone:
+    if strategy_of(old).has_own_cut or strategy_of(new).has_own_cut:
         raise Unsupported(
             f"{old.table.name} runs at intervals or call by call, before or after; it cannot be replaced in one batch.",
             hint="Drop it and create it again.",
         )
     if new.table.id == old.table.id:
         return
-    users = _readers(catalog, old.table)
+    users = _reader_names(catalog, old.table)
     if users:
         raise InUse(
             f"{old.table.name} is used by {', '.join(users)}, and the new definition has other columns or"
-            f" another key ({_shape(new.table)}; before: {_shape(old.table)}).",
+            f" another key ({_shape_text(new.table)}; before: {_shape_text(old.table)}).",
             hint="Keep its columns, their types and its key, or drop what uses it first.",
         )
 
 
-def _readers(catalog: Catalog, table: Table) -> list[str]:
+def _reader_names(catalog: Catalog, table: Table) -> list[str]:
     """The names of the views whose queries name it, as users know them."""
     read = (catalog.views_by_id[i] for i in catalog.readers.get(table.id, ()))
-    return sorted(m.table.name for v in read for m in (catalog.members.get(v.table.id, ()) if v.gathers else (v,)))
+    return sorted(
+        m.table.name for v in read for m in (catalog.members.get(v.table.id, ()) if v.is_hidden_family else (v,))
+    )
 
 
 def load_rate(view: View) -> float | None:
@@ -149,31 +153,33 @@ def load_rate(view: View) -> float | None:
     return None if rate is None else float(rate)
 
 
-def checked_options(given: Mapping[str, str]) -> dict[str, str]:
-    options = dict(given)
-    if unknown := sorted(set(options) - _KNOWN):
-        raise Unsupported(f"Views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_KNOWN))}.")
-    asked = options.get("strategy", USUAL)
-    strategy = strategy_named(asked)
+def check_options(raw_options: Mapping[str, str]) -> dict[str, str]:
+    options = dict(raw_options)
+    if unknown := sorted(set(options) - _VIEW_OPTIONS):
+        raise Unsupported(
+            f"Views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_VIEW_OPTIONS))}."
+        )
+    asked = options.get("strategy", DEFAULT_STRATEGY)
+    strategy = find_strategy(asked)
     if strategy is None:
         raise BadValue(f"There is no strategy {asked.upper()!r}.", hint=f"Strategies: {', '.join(STRATEGIES)}.")
     if options.get("store") == LAZY:
-        _refuse_beside_lazy(options)
+        _refuse_lazy_conflicts(options)
     if strategy.is_scheduled and options.get("store") == "none":
         raise BadValue(
             f"A view with strategy {strategy.name} must be stored: what changed is the difference to its rows."
         )
-    if options.get("store", "table") not in STORE:
-        raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE)}.")
+    if options.get("store", "table") not in STORE_OPTIONS:
+        raise BadValue(f"store = {options['store']!r} is unknown.", hint=f"Write one of {', '.join(STORE_OPTIONS)}.")
     for name in ("share", "sync"):
         if options.get(name, "true").lower() not in ("true", "false"):
             raise BadValue(f"{name} = {options[name]!r} is unknown.", hint="Write true or false.")
-    if options.get("lookahead", USUAL_LOOKAHEAD).lower() not in LOOKAHEAD:
+    if options.get("lookahead", DEFAULT_LOOKAHEAD).lower() not in LOOKAHEAD:
         raise BadValue(
             f"lookahead = {options['lookahead']!r} is unknown.", hint=f"Write one of {', '.join(LOOKAHEAD)}."
         )
-    if options.get("presum", USUAL_PRESUM).lower() not in PRESUM:
-        raise BadValue(f"presum = {options['presum']!r} is unknown.", hint=f"Write one of {', '.join(PRESUM)}.")
+    if options.get("presum", DEFAULT_PRESUM).lower() not in PRESUM_MODES:
+        raise BadValue(f"presum = {options['presum']!r} is unknown.", hint=f"Write one of {', '.join(PRESUM_MODES)}.")
     for name in ("load_rate", "interval"):
         try:
             if float(options.get(name, 1)) <= 0:
@@ -183,7 +189,7 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def _refuse_beside_lazy(options: Mapping[str, str]) -> None:
+def _refuse_lazy_conflicts(options: Mapping[str, str]) -> None:
     """What says how a view is kept, which a lazy one is not."""
     unfit = [name for name in ("strategy", "interval", "sync", "lookahead", "presum") if name in options]
     if unfit:
@@ -193,11 +199,11 @@ def _refuse_beside_lazy(options: Mapping[str, str]) -> None:
         )
 
 
-def same_shape(new: Table, old: Table) -> bool:
+def has_same_shape(new: Table, old: Table) -> bool:
     kept, before = (new.is_stored, new.is_lazy), (old.is_stored, old.is_lazy)
     return (new.columns, new.key, new.is_bag, kept) == (old.columns, old.key, old.is_bag, before)
 
 
-def _shape(table: Table) -> str:
+def _shape_text(table: Table) -> str:
     columns = ", ".join(f"{c.name} {c.type.sql}" for c in table.columns)
     return f"{columns}; key {', '.join(k.column for k in table.key)}"

@@ -12,22 +12,27 @@ from functools import partial
 
 from viewkeeper import failpoints
 from viewkeeper.capture.snapshot import Progress
-from viewkeeper.commit.cleanup import Tidying
+from viewkeeper.commit.cleanup import Cleanup
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.errors import InUse, Suspended, Unsupported
 from viewkeeper.maintain.definitions import families
 from viewkeeper.maintain.definitions.catalog_changes import refuse_altered, refuse_used
-from viewkeeper.maintain.definitions.planning import Planned
-from viewkeeper.maintain.definitions.shared_aggregates import Uniting, narrowed, planned, unite
-from viewkeeper.maintain.load.loader import Loader, restarted
-from viewkeeper.maintain.load.repair import Mender
+from viewkeeper.maintain.definitions.planning import PlannedViews
+from viewkeeper.maintain.definitions.shared_aggregates import (
+    SharedAggregateChange,
+    release_column,
+    share_aggregates,
+    with_shared_aggregate,
+)
+from viewkeeper.maintain.load.loader import Loader, restart_view
+from viewkeeper.maintain.load.repair import StateRepair
 from viewkeeper.maintain.load.suspension import Suspender
-from viewkeeper.maintain.strategies.scheduled import Scheduler
+from viewkeeper.maintain.strategies.scheduled import ViewScheduler
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.catalog.strategies import strategy_of
 from viewkeeper.model.schema import Table
-from viewkeeper.plan.families.plan_templates import Templates
-from viewkeeper.syntax.view_text import follow_names, settle_names
+from viewkeeper.plan.families.plan_templates import TemplateCache
+from viewkeeper.syntax.view_text import drop_current_names, refresh_names
 
 
 class Definer:
@@ -36,76 +41,76 @@ class Definer:
     def __init__(
         self,
         publisher: Publisher,
-        tidying: Tidying,
+        cleanup: Cleanup,
         loader: Loader,
-        mender: Mender,
+        state_repair: StateRepair,
         suspender: Suspender,
-        scheduler: Scheduler,
+        scheduler: ViewScheduler,
         refresh: Callable[[], object],
     ) -> None:
         self._publisher = publisher
-        self._tidying = tidying
+        self._cleanup = cleanup
         self._loader = loader
-        self._mender = mender
+        self._state_repair = state_repair
         self._suspender = suspender
         self._scheduler = scheduler
         self._refresh = refresh
-        self.templates = Templates()
-        self.making: set[tuple[int, bytes]] = set()
+        self.templates = TemplateCache()
+        self.members_in_creation: set[tuple[int, bytes]] = set()
         """Members whose parameters are written and whose names are not (`gathering.Making`)."""
-        self._leaving: list[View] = []
+        self._departed_members: list[View] = []
         """Members that are none any more and whose parameters are still written."""
 
     def create(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Load a new view beside the batches that go on, and publish it together with its catalog entry."""
-        if strategy_of(view).runs_alone:
-            self._scheduler.make(view, is_new=True, progress=progress)
+        if strategy_of(view).has_own_cut:
+            self._scheduler.run_strategy(view, is_new=True, progress=progress)
             return
 
         self.create_many([view], (), lane, progress)
 
-    def create_planned(self, planned: Planned, lane: str = "auto", progress: Progress | None = None) -> None:
+    def create_planned(self, planned_views: PlannedViews, lane: str = "auto", progress: Progress | None = None) -> None:
         """Make what statements define, in one batch: all of it is there, or nothing."""
-        gathered = planned.gathered
+        gathered = planned_views.families
         if not gathered.members:
-            self.create_many(planned.views, (), lane, progress)
+            self.create_many(planned_views.views, (), lane, progress)
             return
-        self.making |= families.making(gathered.members)
-        self._suspender.expelling.failed.clear()
+        self.members_in_creation |= families.member_keys(gathered.members)
+        self._suspender.quarantine.failures.clear()
         try:
-            families.write(self._publisher.store, gathered)
+            families.write_parameters(self._publisher.store, gathered)
             # Families that are there make their new members from what they have; new ones are loaded at a cut that has
             # the parameters of all.
             self._refresh()
-            self._suspender.expelling.refuse_failed(gathered.members)
-            self.create_many(planned.views, gathered.members, lane, progress)
+            self._suspender.quarantine.raise_failures(gathered.members)
+            self.create_many(planned_views.views, gathered.members, lane, progress)
         except Exception:
-            self.making -= families.making(gathered.members)
-            owed = partial(families.swept, self._publisher.store, self.making)
-            self._publisher.afterwards.owe("sweeping parameters", owed)
+            self.members_in_creation -= families.member_keys(gathered.members)
+            owed = partial(families.sweep_parameters, self._publisher.store, self.members_in_creation)
+            self._publisher.deferred_cleanup.run_or_defer("sweeping parameters", owed)
             raise
         finally:
-            self.making -= families.making(gathered.members)
+            self.members_in_creation -= families.member_keys(gathered.members)
 
     def create_many(
         self, views: Sequence[View], members: Sequence[View], lane: str = "auto", progress: Progress | None = None
     ) -> None:
         """Load several new views together, and publish them in one batch, with members of families."""
         for view in views:
-            if strategy_of(view).runs_alone:
+            if strategy_of(view).has_own_cut:
                 raise Unsupported(
                     f"{view.table.name} has a cut of its own (strategy {strategy_of(view).name}), it is not published"
                     " together with others.",
                     hint="Create it by itself.",
                 )
 
-        uniting = self._united(lambda catalog: catalog.with_views(views), views)
-        views = uniting.new
+        uniting = self._plan_shared_aggregates(lambda catalog: catalog.with_views(views), views)
+        views = uniting.new_views
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            listed = (settle_names(catalog, view) for view in (*views, *members))
-            changed = catalog.with_views([replace(view, since=since) for view in listed])
-            changed = uniting.moved(changed)
+            listed = (drop_current_names(catalog, view) for view in (*views, *members))
+            changed = catalog.with_views([replace(view, complete_since=since) for view in listed])
+            changed = uniting.apply(changed)
             for view in views:
                 refuse_altered(changed, view)
             for family in {m.table.family for m in members}:
@@ -114,20 +119,22 @@ class Definer:
 
         publisher = self._publisher
         if views:
-            self._bring_in(frozenset(v.table.id for v in views), change, lane, progress)
+            self._load_and_publish(frozenset(v.table.id for v in views), change, lane, progress)
         else:
-            with publisher.defining, publisher.lock:
+            with publisher.definition_lock, publisher.lock:
                 publisher.publish_views(lambda catalog: change(catalog, publisher.store.head() + 1))
 
-    def leave(self, member: View, alone: View, lane: str = "auto", progress: Progress | None = None) -> None:
+    def detach_member(
+        self, member: View, standalone: View, lane: str = "auto", progress: Progress | None = None
+    ) -> None:
         """A member of a family becomes a view by itself, with rows and state of its own."""
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            refuse_altered(catalog, alone)
-            return catalog.replacing(replace(settle_names(catalog, alone), since=since))
+            refuse_altered(catalog, standalone)
+            return catalog.with_replaced_view(replace(drop_current_names(catalog, standalone), complete_since=since))
 
-        self._bring_in(frozenset([alone.table.id]), change, lane, progress)
-        self._forget([member])
+        self._load_and_publish(frozenset([standalone.table.id]), change, lane, progress)
+        self._forget_members([member])
 
     def drop_members(self, members: Sequence[View]) -> None:
         """Forget members; with the last one, its family."""
@@ -136,28 +143,28 @@ class Definer:
         def change(catalog: Catalog) -> Catalog:
             return catalog.without(*(member.table.id for member in members))
 
-        with publisher.defining, publisher.lock:
+        with publisher.definition_lock, publisher.lock:
             publisher.store.change_catalog(change)
-            failpoints.point("member.dropped")
-            self._forget(members)
+            failpoints.hit("member.dropped")
+            self._forget_members(members)
 
-    def _forget(self, members: Sequence[View]) -> None:
+    def _forget_members(self, members: Sequence[View]) -> None:
         """What was kept for members that are none any more."""
         publisher = self._publisher
-        publisher.follow()
-        self._leaving += members
-        publisher.afterwards.owe("forgetting members", self._forget_leaving)
+        publisher.reload()
+        self._departed_members += members
+        publisher.deferred_cleanup.run_or_defer("forgetting members", self._forget_departed)
         for number in {m.table.family for m in members}:
             family = publisher.catalog.views_by_id.get(number)
             if family is not None and not publisher.catalog.has_members(number):
                 self.drop(family.table)
-        swept = partial(families.swept, publisher.store, self.making, only_tables=True)
-        publisher.afterwards.owe("forgetting parameters", swept)
+        swept = partial(families.sweep_parameters, publisher.store, self.members_in_creation, only_tables=True)
+        publisher.deferred_cleanup.run_or_defer("forgetting parameters", swept)
 
-    def _forget_leaving(self) -> None:
+    def _forget_departed(self) -> None:
         """All of them, since what is owed is owed by its name: also those for which it failed before."""
-        families.forget(self._publisher.store, self._leaving, self.making)
-        self._leaving.clear()
+        families.forget_members(self._publisher.store, self._departed_members, self.members_in_creation)
+        self._departed_members.clear()
 
     def replace(
         self,
@@ -174,29 +181,33 @@ class Definer:
         publisher = self._publisher
         known = (publisher.catalog.views_by_id[user] for user in sorted(users))
         active = [v for v in known if v.suspended is None]
-        maintained = [v for v in active if not strategy_of(v).runs_alone]
+        maintained = [v for v in active if not strategy_of(v).has_own_cut]
         moved = new.table.id != old.table.id
-        uniting = self._united(
-            lambda catalog: catalog.without(old.table.id).with_view(new) if moved else catalog.replacing(new), [new]
+        uniting = self._plan_shared_aggregates(
+            lambda catalog: catalog.without(old.table.id).with_view(new) if moved else catalog.with_replaced_view(new),
+            [new],
         )
 
         def change(catalog: Catalog, since: int) -> Catalog:
             refuse_altered(catalog, new)
-            [made] = uniting.new
-            made = settle_names(catalog, made)
+            [made] = uniting.new_views
+            made = drop_current_names(catalog, made)
             if moved:
-                return uniting.moved(catalog.without(old.table.id).with_view(replace(made, since=since)))
-            for view in (replace(made, since=old.since), *(follow_names(catalog, v) for v in maintained)):
-                catalog = catalog.replacing(restarted(view, since))
-            return uniting.moved(catalog)
+                return uniting.apply(catalog.without(old.table.id).with_view(replace(made, complete_since=since)))
+            for view in (
+                replace(made, complete_since=old.complete_since),
+                *(refresh_names(catalog, v) for v in maintained),
+            ):
+                catalog = catalog.with_replaced_view(restart_view(view, since))
+            return uniting.apply(catalog)
 
         views = frozenset([new.table.id, *(v.table.id for v in maintained)])
-        self._bring_in(views, change, lane, progress)
+        self._load_and_publish(views, change, lane, progress)
         if moved:
-            publisher.afterwards.drop(old.table, "view.published")
+            publisher.deferred_cleanup.drop_rows(old.table, "view.published")
         for view in active:
-            if strategy_of(view).runs_alone:  # what it was made from is another view now
-                self._scheduler.make_whole(view)
+            if strategy_of(view).has_own_cut:  # what it was made from is another view now
+                self._scheduler.remake_fully(view)
 
     def widen(
         self, before: Table, table: Table, views: Sequence[tuple[View, View]], progress: Progress | None = None
@@ -207,7 +218,7 @@ class Definer:
         ids = {old.table.id for old, _ in views}
         users = [i for i in publisher.catalog.dependents(ids) if i not in ids]
         above = [v for v in map(publisher.catalog.views_by_id.__getitem__, users) if v.suspended is None]
-        if apart := [v.table.name for v in above if strategy_of(v).runs_alone or v.sync is not None]:
+        if apart := [v.table.name for v in above if strategy_of(v).has_own_cut or v.synchronous_state is not None]:
             raise Unsupported(
                 f"{', '.join(apart)} would be made again, at another cut than the views that it reads.",
                 hint="Drop it first, and create it again.",
@@ -219,18 +230,20 @@ class Definer:
             catalog = catalog.with_columns(table)
             for old, new in views:
                 if new.table.id != old.table.id:
-                    catalog = catalog.without(old.table.id).with_view(replace(new, since=since))
+                    catalog = catalog.without(old.table.id).with_view(replace(new, complete_since=since))
                 else:
-                    catalog = catalog.replacing(restarted(replace(follow_names(catalog, new), since=old.since), since))
+                    catalog = catalog.with_replaced_view(
+                        restart_view(replace(refresh_names(catalog, new), complete_since=old.complete_since), since)
+                    )
             for view in above:
-                catalog = catalog.replacing(restarted(follow_names(catalog, view), since))
+                catalog = catalog.with_replaced_view(restart_view(refresh_names(catalog, view), since))
             return catalog
 
         made = frozenset([*(new.table.id for _, new in views), *(v.table.id for v in above)])
-        self._bring_in(made, change, "auto", progress)
+        self._load_and_publish(made, change, "auto", progress)
         for old, new in views:
             if new.table.id != old.table.id:
-                publisher.afterwards.drop(old.table, "view.published")
+                publisher.deferred_cleanup.drop_rows(old.table, "view.published")
 
     def drop(self, table: Table) -> None:
         """Forget a view and the state that no other view shares; with it, or with a base table, its indexes."""
@@ -244,52 +257,58 @@ class Definer:
                 catalog = catalog.without(one.id)
             return catalog
 
-        with publisher.defining, publisher.lock:
-            self._suspender.leave_out(change)
+        with publisher.definition_lock, publisher.lock:
+            self._suspender.publish_without(change)
             for one in gone:
                 if one.is_view:
-                    publisher.afterwards.drop(one, "view.dropped")
+                    publisher.deferred_cleanup.drop_rows(one, "view.dropped")
                 else:  # with its indexes
-                    publisher.afterwards.drop(one, "table.dropped")
-            self._tidying.after((), now=True)
+                    publisher.deferred_cleanup.drop_rows(one, "table.dropped")
+            self._cleanup.after_batch((), force=True)
 
     def resume(self, view: View, lane: str = "auto", progress: Progress | None = None) -> None:
         """Build a suspended view's state anew and bring its table in line with it."""
-        if strategy_of(view).runs_alone:
-            self._scheduler.make_whole(replace(view, suspended=None), progress)
+        if strategy_of(view).has_own_cut:
+            self._scheduler.remake_fully(replace(view, suspended=None), progress)
             return
 
-        whole = planned(replace(view, suspended=None), None)  # those that it was one with have gone on
-        uniting = self._united(lambda catalog: catalog.replacing(whole), [whole])
+        whole = with_shared_aggregate(replace(view, suspended=None), None)  # those that it was one with have gone on
+        uniting = self._plan_shared_aggregates(lambda catalog: catalog.with_replaced_view(whole), [whole])
 
         def change(catalog: Catalog, since: int) -> Catalog:
-            return uniting.moved(catalog.replacing(restarted(follow_names(catalog, uniting.new[0]), since)))
+            return uniting.apply(
+                catalog.with_replaced_view(restart_view(refresh_names(catalog, uniting.new_views[0]), since))
+            )
 
-        self._bring_in(frozenset([view.table.id]), change, lane, progress)
+        self._load_and_publish(frozenset([view.table.id]), change, lane, progress)
 
-    def let_go(self, table: Table, column: str) -> None:
+    def release_column(self, table: Table, column: str) -> None:
         """Nothing that views keep together is of this column, if none of them reads it any more."""
         publisher = self._publisher
-        with publisher.defining:
-            uniting = narrowed(publisher.catalog, publisher.flow, table.id, column)
-            if uniting.moving:
-                self._bring_in(frozenset(), lambda catalog, _: uniting.moved(catalog), "auto", None)
+        with publisher.definition_lock:
+            uniting = release_column(publisher.catalog, publisher.dataflow, table.id, column)
+            if uniting.moved_views:
+                self._load_and_publish(frozenset(), lambda catalog, _: uniting.apply(catalog), "auto", None)
 
-    def _united(self, come: Callable[[Catalog], Catalog], views: Sequence[View]) -> Uniting:
+    def _plan_shared_aggregates(
+        self, add_views: Callable[[Catalog], Catalog], views: Sequence[View]
+    ) -> SharedAggregateChange:
         """Views that come, with what they keep together with those that are there."""
-        catalog = self._publisher.mark().catalog
-        return unite(come(catalog), self._publisher.flow_of(catalog), views)
+        catalog = self._publisher.checkpoint().catalog
+        return share_aggregates(add_views(catalog), self._publisher.dataflow_of(catalog), views)
 
-    def _bring_in(
+    def _load_and_publish(
         self,
         views: frozenset[int],
-        change: Callable[[Catalog, int], Catalog],
+        update_catalog: Callable[[Catalog, int], Catalog],
         lane: str,
         progress: Progress | None,
     ) -> None:
         """Load views beside the batches that go on, catch up, and publish them with the catalog's change."""
-        with self._publisher.defining, self._mender.noting_contradictions():
-            while not self._mender.mending(partial(self._loader.load, views, change, lane, progress)):
+        with self._publisher.definition_lock, self._state_repair.watch_contradictions():
+            while not self._state_repair.run_with_repair(
+                partial(self._loader.load, views, update_catalog, lane, progress)
+            ):
                 pass
 
 

@@ -8,25 +8,27 @@ from collections.abc import Iterable
 from viewkeeper.errors import Unsupported
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.plan.compile.compiler import ViewPlan
-from viewkeeper.plan.dataflow.cache import Plans
+from viewkeeper.plan.dataflow.cache import CatalogPlans
 from viewkeeper.plan.logical.nodes import Query
 from viewkeeper.plan.planner import compile_plan
 from viewkeeper.store.contract.store import Store
 
 
-def fresh_ids(store: Store, count: int) -> int:
+def reserve_ids(store: Store, count: int) -> int:
     """The first of so many ids that nobody else has."""
-    return store.change_catalog(lambda catalog: catalog.with_ids_taken(count)).next_id - count
+    return store.change_catalog(lambda catalog: catalog.with_reserved_ids(count)).next_id - count
 
 
-def written_plan(store: Store, catalog: Catalog, query: Query) -> ViewPlan:
+def compile_written_plan(store: Store, catalog: Catalog, query: Query) -> ViewPlan:
     plan = ViewPlan(query, {t.id: store.count(t) for t in catalog.tables})
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    compile_plan(catalog.next_id, plan, tables, Plans(catalog))
+    compile_plan(catalog.next_id, plan, tables, CatalogPlans(catalog))
     return plan
 
 
-def refuse_options(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def refuse_options(subject: str, options: Iterable[str], allowed: Iterable[str]) -> None:
     """Unsupported if there are others than those that are known. `what` has them, in the plural."""
-    if unknown := sorted(set(given) - set(known)):
-        raise Unsupported(f"{what} have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(known))}.")
+    if unknown := sorted(set(options) - set(allowed)):
+        raise Unsupported(
+            f"{subject} have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(allowed))}."
+        )

@@ -21,45 +21,45 @@ from functools import partial
 from typing import cast
 
 from viewkeeper import failpoints
-from viewkeeper.capture.snapshot import Progress, whole_table
-from viewkeeper.commit.deferred_cleanup import Afterwards
-from viewkeeper.commit.write_observer import Keeper, made
+from viewkeeper.capture.snapshot import Progress, table_at_cut
+from viewkeeper.commit.deferred_cleanup import DeferredCleanup
+from viewkeeper.commit.write_observer import SynchronousViews, plan_synchronous
 from viewkeeper.errors import Unsupported
 from viewkeeper.maintain.definitions.catalog_changes import refuse_altered, refuse_used
-from viewkeeper.maintain.definitions.new_views import fresh_ids
+from viewkeeper.maintain.definitions.new_views import reserve_ids
 from viewkeeper.model.catalog.catalog import Catalog, View
-from viewkeeper.model.catalog.strategies import USUAL, strategy_named, strategy_of
-from viewkeeper.model.catalog.synchronous_state import WITH_WRITES, Sync
+from viewkeeper.model.catalog.strategies import DEFAULT_STRATEGY, find_strategy, strategy_of
+from viewkeeper.model.catalog.synchronous_state import SYNCHRONOUS_OPTION, SynchronousState
 from viewkeeper.model.catalog.view import Suspension
 from viewkeeper.model.schema import Table
-from viewkeeper.resources.memory import once
+from viewkeeper.resources.memory import one_off_budget
 from viewkeeper.state.consolidate import consolidate
 from viewkeeper.store.contract.store import Store
-from viewkeeper.store.contract.write_observer import keeper
-from viewkeeper.syntax.view_text import follow_names, settle_names
+from viewkeeper.store.contract.write_observer import write_observer
+from viewkeeper.syntax.view_text import drop_current_names, refresh_names
 
-SYNC = "sync"
-_HELD = 3600.0
+SYNC_OPTION = "sync"
+_LOG_HOLD_SECONDS = 3600.0
 """Seconds for which the log is held for a load that does not come back."""
 
 
-def is_asked(view: View) -> bool:
-    return view.options.get(SYNC, "false").lower() == "true"
+def is_requested(view: View) -> bool:
+    return view.options.get(SYNC_OPTION, "false").lower() == "true"
 
 
-def planned(store: Store, view: View) -> View:
+def plan_synchronous_view(store: Store, view: View) -> View:
     """A view that is to be synchronous: as it is if batches keep what it reads, else with what its writes keep."""
-    if not is_asked(view):
+    if not is_requested(view):
         return view
     name = view.table.name
-    if not view.table.is_stored or strategy_of(view) != strategy_named(USUAL) or view.parameters:
+    if not view.table.is_stored or strategy_of(view) != find_strategy(DEFAULT_STRATEGY) or view.parameter_table_id:
         raise Unsupported(
             f"{name} is to be kept in every write, and has another strategy, or nothing to keep.",
             hint="Leave out sync, or strategy, store and PARAMETERS.",
         )
     catalog = store.catalog()
-    read = [catalog.of(number) for number in view.reads]
-    batched = [v.table.name for v in read if isinstance(v, View) and v.sync is None]
+    read = [catalog.find_by_id(number) for number in view.reads]
+    batched = [v.table.name for v in read if isinstance(v, View) and v.synchronous_state is None]
     if batched and len(batched) == len(read):
         return view
     if batched:
@@ -67,18 +67,20 @@ def planned(store: Store, view: View) -> View:
             f"{name} reads tables, which change in writes, and {', '.join(sorted(batched))}, which changes in batches.",
             hint="Leave sync out, or read tables and synchronous views alone.",
         )
-    plan = made(catalog, view)
+    plan = plan_synchronous(catalog, view)
     if not store.capabilities.atomic_batch or not store.capabilities.before_images:
         raise Unsupported(
             f"{store.url} cannot keep {name} in the transaction of a write: it makes each row atomic by itself and does"
             " not say what was there before, and the view's rows are others.",
             hint="Leave sync out: batches keep the view.",
         )
-    count = sum(len(shelves) for slots in plan.shelved.values() for shelves in slots)
-    taken = fresh_ids(store, count) if count else 0
-    options = (*view.table.options, (WITH_WRITES, "true"))
+    count = sum(len(shelves) for slots in plan.state_tables.values() for shelves in slots)
+    taken = reserve_ids(store, count) if count else 0
+    options = (*view.table.options, (SYNCHRONOUS_OPTION, "true"))
     state = tuple(range(taken, taken + count))
-    return replace(view, table=replace(view.table, options=options), sync=Sync(plan.tables, state))
+    return replace(
+        view, table=replace(view.table, options=options), synchronous_state=SynchronousState(plan.tables, state)
+    )
 
 
 def create(store: Store, view: View, progress: Progress | None = None) -> None:
@@ -86,28 +88,32 @@ def create(store: Store, view: View, progress: Progress | None = None) -> None:
 
     def listed(catalog: Catalog, position: int) -> Catalog:
         refuse_altered(catalog, view)
-        return catalog.with_view(replace(settle_names(catalog, view), since=position))
+        return catalog.with_view(replace(drop_current_names(catalog, view), complete_since=position))
 
-    _bring_in(store, view, listed, progress)
+    _load_and_list(store, view, listed, progress)
 
 
 def resume(store: Store, view: View, progress: Progress | None = None) -> None:
     """Load a suspended view again; subscribers start over."""
 
     def listed(catalog: Catalog, position: int) -> Catalog:
-        return catalog.replacing(replace(follow_names(catalog, view), suspended=None, since=position))
+        return catalog.with_replaced_view(
+            replace(refresh_names(catalog, view), suspended=None, complete_since=position)
+        )
 
-    _bring_in(store, view, listed, progress)
+    _load_and_list(store, view, listed, progress)
 
 
 def suspend(store: Store, view: View, reason: str) -> None:
     """From now on writes do not keep it, and it shows what it does now."""
-    batch = store.published()
+    batch = store.published_batch()
     stop = Suspension(reason, 0 if batch is None else batch.number, store.head(), time.time())
-    store.change_catalog(lambda catalog: catalog.replacing(replace(follow_names(catalog, view), suspended=stop)))
+    store.change_catalog(
+        lambda catalog: catalog.with_replaced_view(replace(refresh_names(catalog, view), suspended=stop))
+    )
 
 
-def make_anew(store: Store, view: View) -> None:
+def rebuild(store: Store, view: View) -> None:
     """A view that is wrong: writes leave it alone until it is loaded again."""
     suspend(store, view, "it is being made anew")
     resume(store, store.catalog().views_by_id[view.table.id])
@@ -121,44 +127,46 @@ def drop(store: Store, view: View) -> None:
         return catalog.without(view.table.id)
 
     store.change_catalog(change)
-    afterwards = Afterwards(store)
-    afterwards.drop(view.table, "view.dropped")
+    afterwards = DeferredCleanup(store)
+    afterwards.drop_rows(view.table, "view.dropped")
     drop_state(store, view)
 
 
 def drop_state(store: Store, view: View) -> None:
     """What only its writes knew."""
-    afterwards = Afterwards(store)
-    for number in view.sync.state if view.sync is not None else ():
-        afterwards.drop(Table(number, f"state {number} of {view.table.name}", (), ()))
+    afterwards = DeferredCleanup(store)
+    for number in view.synchronous_state.state_table_ids if view.synchronous_state is not None else ():
+        afterwards.drop_rows(Table(number, f"state {number} of {view.table.name}", (), ()))
 
 
-def _bring_in(store: Store, view: View, listed: Callable[[Catalog, int], Catalog], progress: Progress | None) -> None:
-    hold, memory = f"load:{view.table.id}", once(store.state_path)
-    batch = store.published()
+def _load_and_list(
+    store: Store, view: View, list_view: Callable[[Catalog, int], Catalog], progress: Progress | None
+) -> None:
+    hold, memory = f"load:{view.table.id}", one_off_budget(store.state_path)
+    batch = store.published_batch()
     at = store.head() if batch is None else batch.cut
-    store.hold(hold, at, time.time() + _HELD)
+    store.hold(hold, at, time.time() + _LOG_HOLD_SECONDS)
     try:
-        catalog, keeps = store.catalog(), cast(Keeper, keeper())
-        together = partial(consolidate, keeps.duck)
+        catalog, keeps = store.catalog(), cast(SynchronousViews, write_observer())
+        together = partial(consolidate, keeps.statements)
         tables = {
-            number: whole_table(
+            number: table_at_cut(
                 store,
-                catalog.tables_by_id[number].inside,
+                catalog.tables_by_id[number].internal,
                 keeps.columns(catalog, view, number),
                 at,
                 together,
                 memory,
                 progress,
             )
-            for number in (view.sync.of if view.sync is not None else ())
+            for number in (view.synchronous_state.table_ids if view.synchronous_state is not None else ())
         }
-        failpoints.point("load.1.after")
-        store.place(view, keeps.first(catalog, view, tables, memory))
+        failpoints.hit("load.1.after")
+        store.load_synchronous_view(view, keeps.backfill(catalog, view, tables, memory))
         is_listed = False
         while not is_listed:
-            failpoints.point("load.2.after")
-            at, is_listed = store.follow(view, at, listed)
+            failpoints.hit("load.2.after")
+            at, is_listed = store.catch_up_synchronous_view(view, at, list_view)
     finally:
-        memory.leave()
+        memory.close()
         store.release_hold(hold)

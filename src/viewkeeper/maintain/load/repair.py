@@ -23,92 +23,98 @@ from typing import TypeVar
 from viewkeeper import expressions, failpoints
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, StoreError
-from viewkeeper.maintain.load.backfill import unlisted
+from viewkeeper.maintain.load.backfill import operators_without_state
 from viewkeeper.maintain.load.loader import Loader
-from viewkeeper.plan.dataflow.dataflow import Flow, slots
+from viewkeeper.plan.dataflow.dataflow import Dataflow, slot_names
 from viewkeeper.runtime.error_attribution import Contradicted
 from viewkeeper.state.manifest import Manifest
-from viewkeeper.state.open_state import State
+from viewkeeper.state.open_state import OpenState
 from viewkeeper.state.run_file import RunEntry, open_run
 
 T = TypeVar("T")
 
-CONTRADICTION = "contradiction"
+CONTRADICTION_NOTE = "contradiction"
 """The store's record that state was found wrong though its checksums are right."""
 
 
-class Mender:
+class StateRepair:
     """Makes anew what is damaged, what another version made, and what an audit found wrong."""
 
     def __init__(self, publisher: Publisher, loader: Loader) -> None:
         self._publisher = publisher
         self._loader = loader
 
-    def mending(self, work: Callable[[], T]) -> T:
+    def run_with_repair(self, work: Callable[[], T]) -> T:
         """Do it; if state or log turn out to be damaged, mend them and do it again."""
         try:
             return work()
         except Contradiction:
             raise
         except CorruptState as damage:
-            self.mend(damage)
+            self.repair_damage(damage)
             return work()
 
-    def mend(self, damage: CorruptState) -> None:
+    def repair_damage(self, damage: CorruptState) -> None:
         """Make anew what is damaged (`mending`)."""
         with self._publisher.lock:
-            found = damaged(self._publisher.state)
+            found = find_damaged_runs(self._publisher.state)
             if not found and isinstance(damage, CorruptRun):
                 raise StoreError(
                     f"State that is whole here could not be read where it was needed: {damage.message}",
                     hint="Look at that worker's mount and disk; nothing was published, and nothing made anew.",
                 ) from damage
-            self._loader.tell(list(dict.fromkeys(d.message for d in found.values())) or [damage.message])
-            failpoints.point("mend.before")
+            self._loader.report_rebuild(list(dict.fromkeys(d.message for d in found.values())) or [damage.message])
+            failpoints.hit("mend.before")
             try:
                 if not found:
                     raise damage
-                operators, views = spoiled(self._publisher.flow, [e.slot.split("/")[0] for e in found])
-                self._loader.anew(without(self._publisher.state.manifest, self._publisher.flow, operators), views)
+                operators, views = affected_state(self._publisher.dataflow, [e.slot.split("/")[0] for e in found])
+                self._loader.rebuild(
+                    manifest_without(self._publisher.state.manifest, self._publisher.dataflow, operators), views
+                )
             except CorruptState as log_too:
                 if log_too is not damage:
-                    self._loader.tell([log_too.message])
+                    self._loader.report_rebuild([log_too.message])
                 self.rebuild(self._publisher.store.head())
-            with self._publisher.afterwards.of("going on after mending"):
-                failpoints.point("mend.after")
+            with self._publisher.deferred_cleanup.attempt("going on after mending"):
+                failpoints.hit("mend.after")
 
     def rebuild(self, cut: int | None = None) -> None:
         """Make all state anew, at the published cut or a later one, and bring the views' tables in line with it."""
         publisher = self._publisher
         with publisher.lock:
-            self._loader.anew(Manifest(fingerprint=expressions.fingerprint()), frozenset(publisher.flow.views), cut)
-            publisher.afterwards.owe("taking the note of a contradiction away", self._forget_contradiction)
+            self._loader.rebuild(
+                Manifest(fingerprint=expressions.fingerprint()), frozenset(publisher.dataflow.views), cut
+            )
+            publisher.deferred_cleanup.run_or_defer(
+                "taking the note of a contradiction away", self._forget_contradiction
+            )
 
-    def repair(self, views: frozenset[int]) -> None:
+    def repair_views(self, views: frozenset[int]) -> None:
         """Make these views anew, with all state behind them and whatever else was computed from it.
 
         Rows that are right already are not written.
         """
         publisher = self._publisher
         with publisher.lock:
-            publisher.follow()
-            flow = publisher.flow
+            publisher.reload()
+            flow = publisher.dataflow
             mine = views & flow.views.keys()
-            operators, others = spoiled(flow, flow.behind([flow.sink(v).id for v in mine]))
-            self._loader.anew(without(publisher.state.manifest, flow, operators), others | mine)
+            operators, others = affected_state(flow, flow.upstream([flow.sink(v).id for v in mine]))
+            self._loader.rebuild(manifest_without(publisher.state.manifest, flow, operators), others | mine)
 
-    def adapt(self) -> None:
+    def load_missing(self) -> None:
         """Load the state of operators that have none: this version makes others of the views than the one before."""
         publisher = self._publisher
         with publisher.lock:
-            flow, manifest = publisher.flow, publisher.state.manifest
-            operators, views = spoiled(flow, unlisted(flow, manifest))
+            flow, manifest = publisher.dataflow, publisher.state.manifest
+            operators, views = affected_state(flow, operators_without_state(flow, manifest))
             kept = frozenset(slot for slot, name in flow.slots.items() if name not in operators)
-            self._loader.tell(["this version makes other operators of the views than the one before"])
-            self._loader.anew(manifest.only(kept), views)
+            self._loader.report_rebuild(["this version makes other operators of the views than the one before"])
+            self._loader.rebuild(manifest.restricted_to(kept), views)
 
     @contextmanager
-    def noting_contradictions(self) -> Iterator[None]:
+    def watch_contradictions(self) -> Iterator[None]:
         """No file is damaged and the state is wrong all the same: nobody can say how much of it."""
         try:
             yield
@@ -121,18 +127,18 @@ class Mender:
                 hint="Run vk audit --repair: it makes anew what is wrong.",
             ) from broken
 
-    def note_contradiction(self, broken: Contradiction) -> None:
+    def note_contradiction(self, error: Contradiction) -> None:
         self._publisher.check_lease()  # or state that another process has changed meanwhile
-        note = {"time": time.time(), "error": broken.message}
-        noted = partial(self._publisher.store.put_note, CONTRADICTION, note)
-        self._publisher.afterwards.owe("noting a contradiction", noted)
+        note = {"time": time.time(), "error": error.message}
+        noted = partial(self._publisher.store.put_note, CONTRADICTION_NOTE, note)
+        self._publisher.deferred_cleanup.run_or_defer("noting a contradiction", noted)
 
     def _forget_contradiction(self) -> None:
-        if self._publisher.store.note(CONTRADICTION) is not None:
-            self._publisher.store.put_note(CONTRADICTION, None)
+        if self._publisher.store.note(CONTRADICTION_NOTE) is not None:
+            self._publisher.store.put_note(CONTRADICTION_NOTE, None)
 
 
-def damaged(state: State) -> dict[RunEntry, CorruptState]:
+def find_damaged_runs(state: OpenState) -> dict[RunEntry, CorruptState]:
     """Step 1: the runs of the manifest whose files are not as they were written."""
     found = {}
     for entry in (e for runs in state.manifest.runs.values() for e in runs):
@@ -143,22 +149,22 @@ def damaged(state: State) -> dict[RunEntry, CorruptState]:
     return found
 
 
-def spoiled(flow: Flow, operators: Iterable[str]) -> tuple[frozenset[str], frozenset[int]]:
+def affected_state(dataflow: Dataflow, operators: Iterable[str]) -> tuple[frozenset[str], frozenset[int]]:
     """Step 2: with these operators, all that must be loaded anew, and the views whose rows must be compared.
 
     An arrangement holds the rows of its input, whatever was looked up in it: those are the same again. What an operator
     computed is in the operators and views after it, so they are made anew together and cannot contradict each other.
     """
-    broken = set(operators) & set(flow.operators)
-    after = {name for name in broken if not flow.operators[name].is_arrangement}
-    for name, operator in flow.operators.items():  # sources first
-        if after & set(flow.sources(operator)):
+    broken = set(operators) & set(dataflow.operators)
+    after = {name for name in broken if not dataflow.operators[name].is_arrangement}
+    for name, operator in dataflow.operators.items():  # sources first
+        if after & set(dataflow.dependencies(operator)):
             after.add(name)
-    views = frozenset(view for view, made in flow.views.items() if made.sink.id in after)
-    return frozenset((broken | after).intersection(flow.slots.values())), views
+    views = frozenset(view for view, made in dataflow.views.items() if made.sink.id in after)
+    return frozenset((broken | after).intersection(dataflow.slots.values())), views
 
 
-def without(manifest: Manifest, flow: Flow, operators: Iterable[str]) -> Manifest:
+def manifest_without(manifest: Manifest, dataflow: Dataflow, operators: Iterable[str]) -> Manifest:
     """The manifest without the runs of these operators."""
-    gone = {s for name in operators for s in slots(flow.operators[name])}
-    return manifest.only(frozenset(manifest.runs) - gone)
+    gone = {s for name in operators for s in slot_names(dataflow.operators[name])}
+    return manifest.restricted_to(frozenset(manifest.runs) - gone)

@@ -24,7 +24,7 @@ _BY_CODE: Mapping[str, type[ViewkeeperError]] = {
 
 
 @dataclass(frozen=True)
-class Request:
+class DefinitionRequest:
     """`call` and `arguments`: what is to be run (`defining.CALLS`). `process`: of the sender, as only it is called.
     `seen`: when the sender was last at it, in seconds since 1970."""
 
@@ -32,39 +32,39 @@ class Request:
     arguments: list[Any]
     process: str
     sent: float
-    seen: float
+    last_seen: float
 
 
 @dataclass(frozen=True)
-class Answer:
+class DefinitionAnswer:
     """`by`: who maintains, as the lease calls its holder. `beat`: a number that rises while that process is alive.
     `before`: how many requests are run first. `progress`: what is loaded, how many rows of how many."""
 
-    by: str
+    maintainer: str
     state: str
-    beat: int = 0
-    before: int = 0
+    heartbeat: int = 0
+    queue_position: int = 0
     progress: tuple[str, int, int] | None = None
     result: Any = None
     error: Mapping[str, Any] = field(default_factory=dict)
 
 
-def to_message(said: Request | Answer) -> dict[str, Any]:
-    return asdict(said)
+def to_message(message: DefinitionRequest | DefinitionAnswer) -> dict[str, Any]:
+    return asdict(message)
 
 
-def received_request(sent: Mapping[str, Any]) -> Request:
+def received_request(sent: Mapping[str, Any]) -> DefinitionRequest:
     """The request in a message; TypeError if it is not one of this version."""
-    made = Request(**sent)
-    if not isinstance(made.arguments, list) or not all(isinstance(t, int | float) for t in (made.sent, made.seen)):
+    made = DefinitionRequest(**sent)
+    if not isinstance(made.arguments, list) or not all(isinstance(t, int | float) for t in (made.sent, made.last_seen)):
         raise TypeError("these are no arguments and times")
     return made
 
 
-def received_answer(sent: Mapping[str, Any] | None) -> Answer | None:
+def received_answer(sent: Mapping[str, Any] | None) -> DefinitionAnswer | None:
     """The answer in a message; None if there is none, or it is not one of this version."""
     try:
-        return None if sent is None else Answer(**sent)
+        return None if sent is None else DefinitionAnswer(**sent)
     except TypeError:
         return None
 
@@ -76,9 +76,9 @@ def error_message(error: BaseException) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "hint": error.hint, "view": error.view}
 
 
-def received_error(sent: Mapping[str, Any]) -> ViewkeeperError:
+def error_from_message(data: Mapping[str, Any]) -> ViewkeeperError:
     """The error that the process which maintains has raised."""
-    kind = _BY_CODE.get(sent["code"], ViewkeeperError)
-    made = kind(sent["message"], hint=sent["hint"])
-    made.view = sent["view"]
+    kind = _BY_CODE.get(data["code"], ViewkeeperError)
+    made = kind(data["message"], hint=data["hint"])
+    made.view = data["view"]
     return made

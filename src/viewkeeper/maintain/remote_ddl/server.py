@@ -28,8 +28,8 @@ from viewkeeper.maintain.remote_ddl.messages import (
     FAILED,
     RUNNING,
     WAITING,
-    Answer,
-    Request,
+    DefinitionAnswer,
+    DefinitionRequest,
     error_message,
     received_answer,
     received_request,
@@ -39,16 +39,16 @@ from viewkeeper.store.contract.store import Store
 from viewkeeper.store.mailbox import ANSWER, CANCEL, REQUEST, Mailbox
 
 Progress = Callable[[str, int, int], None]
-Run = Callable[[str, Sequence[Any], Progress], Any]
+CallRunner = Callable[[str, Sequence[Any], Progress], Any]
 """Runs a call with its arguments, and tells how far it is."""
 
-BEAT = 1.0
+HEARTBEAT_INTERVAL = 1.0
 """Seconds between two words to a sender that waits."""
-UNSEEN = 60.0
+SENDER_TIMEOUT = 60.0
 """Seconds after which a sender that was not seen is taken for gone; clocks of two machines may differ by less."""
 KEPT = 3600.0
 """Seconds after which an answer is removed that its sender has not taken."""
-_PATIENCE = 60.0
+_JOIN_TIMEOUT = 60.0
 """Seconds for which the end of this process waits for a statement that is being broken off."""
 _log = logging.getLogger("viewkeeper.batch")
 
@@ -56,35 +56,35 @@ THIS_PROCESS = f"{socket.gethostname()}-{uuid.uuid4().hex}"
 """A process does not run what it has sent itself: it has found out meanwhile that it can do so without."""
 
 
-class Withdrawn(BaseException):
+class RequestCancellation(BaseException):
     """Nobody waits for the statement any more, or this process ends. No error of a view, like Ctrl-C."""
 
 
-class _Running:
+class _ActiveRequest:
     """The request that is being run."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.progress: tuple[str, int, int] | None = None
-        self.unwanted = threading.Event()
+        self.cancelled = threading.Event()
         self.thread: threading.Thread | None = None
 
-    def told(self, what: str, done: int, of: int) -> None:
-        self.progress = (what, int(done), int(of))
-        if self.unwanted.is_set():
-            raise Withdrawn
+    def report_progress(self, step: str, done: int, total: int) -> None:
+        self.progress = (step, int(done), int(total))
+        if self.cancelled.is_set():
+            raise RequestCancellation
 
 
 class DefinitionServer:
     """From `start` to `stop`, which belong to the lease."""
 
-    def __init__(self, store: Store, mailbox: Mailbox, run: Run) -> None:
+    def __init__(self, store: Store, mailbox: Mailbox, run: CallRunner) -> None:
         self._store, self._mailbox, self._run = store, mailbox, run
         self._stopping = threading.Event()
-        self._running: _Running | None = None
-        self._by = ""
-        self._beat, self._beaten = 0, 0.0
-        self._answering = threading.Lock()
+        self._active: _ActiveRequest | None = None
+        self._maintainer_name = ""
+        self._heartbeat, self._last_heartbeat = 0, 0.0
+        self._answer_lock = threading.Lock()
         """Held while an answer is written: nothing comes after the last one."""
         self._thread = threading.Thread(target=self._serve, name="viewkeeper-definitions", daemon=True)
 
@@ -96,44 +96,44 @@ class DefinitionServer:
         """Take nothing more, and break off what has not happened yet."""
         self._stopping.set()
         _join(self._thread)
-        running = self._running
+        running = self._active
         if running is not None:
-            running.unwanted.set()
+            running.cancelled.set()
             _join(running.thread)
 
     def _serve(self) -> None:
-        while not self._stopping.wait(self._mailbox.pause):
+        while not self._stopping.wait(self._mailbox.poll_interval):
             try:
-                self.look()
+                self.poll()
             except Exception as error:  # the store may be away for a while; senders wait
                 _log.debug("the mailbox was not read: %s", error)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look into the mailbox once."""
         waiting: list[tuple[float, str]] = []
         names = self._mailbox.names()
-        running = self._running
+        running = self._active
         if not names and running is None:
             return
-        self._by = self._by or self._store.lease_holder() or ""
+        self._maintainer_name = self._maintainer_name or self._store.lease_holder() or ""
         if running is not None and (running.name not in names or self._mailbox.read(running.name, CANCEL) is not None):
-            running.unwanted.set()
+            running.cancelled.set()
         for name in names:
             if running is not None and running.name == name:
                 continue
             with _sparing_others(name):
-                if (sent := self._when_sent(name)) is not None:
+                if (sent := self._sent_time(name)) is not None:
                     waiting.append((sent, name))
         waiting.sort()
-        while waiting and self._running is None and not self._stopping.is_set():
+        while waiting and self._active is None and not self._stopping.is_set():
             _, name = waiting.pop(0)
             with _sparing_others(name):
-                self._take(name)
-        if time.monotonic() - self._beaten >= BEAT:
-            self._beat, self._beaten = self._beat + 1, time.monotonic()
-            self._tell(waiting)
+                self._begin_request(name)
+        if time.monotonic() - self._last_heartbeat >= HEARTBEAT_INTERVAL:
+            self._heartbeat, self._last_heartbeat = self._heartbeat + 1, time.monotonic()
+            self._send_progress(waiting)
 
-    def _when_sent(self, name: str) -> float | None:
+    def _sent_time(self, name: str) -> float | None:
         """When a request was sent that is to be run; None if it is not."""
         answer, sent = received_answer(self._mailbox.read(name, ANSWER)), self._mailbox.read(name, REQUEST)
         if sent is None:
@@ -143,9 +143,9 @@ class DefinitionServer:
         except TypeError:
             if answer is None:
                 refused = Unsupported("Another version of viewkeeper maintains the database.", hint="Use that one.")
-                self._say(name, Answer(self._by, FAILED, error=error_message(refused)))
+                self._write_answer(name, DefinitionAnswer(self._maintainer_name, FAILED, error=error_message(refused)))
             return None
-        if time.time() - request.seen > (UNSEEN if answer is None or answer.state == WAITING else KEPT):
+        if time.time() - request.last_seen > (SENDER_TIMEOUT if answer is None or answer.state == WAITING else KEPT):
             self._mailbox.remove(name)
             return None
         if request.process == THIS_PROCESS or self._mailbox.read(name, CANCEL) is not None:
@@ -153,47 +153,52 @@ class DefinitionServer:
         # What another process has begun is its sender's to find out: it may have happened.
         return request.sent if answer is None or answer.state == WAITING else None
 
-    def _take(self, name: str) -> None:
+    def _begin_request(self, name: str) -> None:
         sent = self._mailbox.read(name, REQUEST)
-        if sent is None or not self._say(name, Answer(self._by, RUNNING, self._beat)):
+        if sent is None or not self._write_answer(
+            name, DefinitionAnswer(self._maintainer_name, RUNNING, self._heartbeat)
+        ):
             return
-        self._running = running = _Running(name)
+        self._active = running = _ActiveRequest(name)
         running.thread = threading.Thread(
-            target=self._work, args=(running, received_request(sent)), name="viewkeeper-definition", daemon=True
+            target=self._run_request, args=(running, received_request(sent)), name="viewkeeper-definition", daemon=True
         )
         running.thread.start()
 
-    def _work(self, running: _Running, request: Request) -> None:
+    def _run_request(self, active: _ActiveRequest, request: DefinitionRequest) -> None:
         try:
-            result = self._run(request.call, request.arguments, running.told)
-            answer = Answer(self._by, DONE, result=result)
-        except Withdrawn:
-            answer = Answer(self._by, ENDED)
+            result = self._run(request.call, request.arguments, active.report_progress)
+            answer = DefinitionAnswer(self._maintainer_name, DONE, result=result)
+        except RequestCancellation:
+            answer = DefinitionAnswer(self._maintainer_name, ENDED)
         except BaseException as error:
             if not isinstance(error, ViewkeeperError):
                 _log.exception("A statement that another process has sent failed")
-            answer = Answer(self._by, FAILED, error=error_message(error))
+            answer = DefinitionAnswer(self._maintainer_name, FAILED, error=error_message(error))
             if self._stopping.is_set() and isinstance(error, MaintainerBusy | StoreError):
-                answer = Answer(self._by, ENDED)  # the database was closed under it
+                answer = DefinitionAnswer(self._maintainer_name, ENDED)  # the database was closed under it
         for _ in range(5):
-            with self._answering, suppress(Exception):  # the store may be away for a moment
-                self._say(running.name, answer)
+            with self._answer_lock, suppress(Exception):  # the store may be away for a moment
+                self._write_answer(active.name, answer)
                 break
-            time.sleep(BEAT)
-        self._running = None
+            time.sleep(HEARTBEAT_INTERVAL)
+        self._active = None
 
-    def _tell(self, waiting: Sequence[tuple[float, str]]) -> None:
-        running = self._running
+    def _send_progress(self, queued: Sequence[tuple[float, str]]) -> None:
+        running = self._active
         if running is not None:
-            with self._answering:
+            with self._answer_lock:
                 there = received_answer(self._mailbox.read(running.name, ANSWER))
                 if there is not None and there.state == RUNNING:
-                    self._say(running.name, Answer(self._by, RUNNING, self._beat, progress=running.progress))
-        for before, (_, name) in enumerate(waiting, 1 if running is not None else 0):
+                    self._write_answer(
+                        running.name,
+                        DefinitionAnswer(self._maintainer_name, RUNNING, self._heartbeat, progress=running.progress),
+                    )
+        for before, (_, name) in enumerate(queued, 1 if running is not None else 0):
             with _sparing_others(name):
-                self._say(name, Answer(self._by, WAITING, self._beat, before))
+                self._write_answer(name, DefinitionAnswer(self._maintainer_name, WAITING, self._heartbeat, before))
 
-    def _say(self, name: str, answer: Answer) -> bool:
+    def _write_answer(self, name: str, answer: DefinitionAnswer) -> bool:
         """Answer a request. False, and nothing is left of it, if its sender has taken it back."""
         if self._mailbox.read(name, REQUEST) is None:
             return False
@@ -215,4 +220,4 @@ def _sparing_others(name: str) -> Iterator[None]:
 
 def _join(thread: threading.Thread | None) -> None:
     if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-        thread.join(_PATIENCE)
+        thread.join(_JOIN_TIMEOUT)

@@ -21,7 +21,7 @@ from viewkeeper.model.intake import arguments
 from viewkeeper.model.schema import Table
 
 
-class _Names(Mapping[int, str]):
+class _ViewNames(Mapping[int, str]):
     """Read when one is asked for, which is seldom."""
 
     def __init__(self, views: Mapping[int, View]) -> None:
@@ -86,7 +86,7 @@ class Catalog:
     def has_members(self, family: int, prefix: bytes | None = None) -> bool:
         """Whether a family has any, or one with this part of its rows."""
         mine = (v.table for v in self._members.values() if v.table.family == family)
-        return any(prefix is None or t.prefix == prefix for t in mine)
+        return any(prefix is None or t.key_prefix == prefix for t in mine)
 
     @cached_property
     def templates(self) -> Mapping[str, tuple[View, ...]]:
@@ -95,22 +95,22 @@ class Catalog:
         for view in self._views.values():
             if view.template:
                 found.setdefault(view.template, []).append(view)
-        return {name: tuple(sorted(views, key=lambda v: v.gathers)) for name, views in found.items()}
+        return {name: tuple(sorted(views, key=lambda v: v.is_hidden_family)) for name, views in found.items()}
 
     @cached_property
-    def special(self) -> tuple[View, ...]:
+    def nonstandard_views(self) -> tuple[View, ...]:
         """The views with options, a cut of their own, or suspended: among thousands, those to look at twice."""
-        return tuple(v for v in self._views.values() if v.options or v.at is not None or v.suspended is not None)
+        return tuple(v for v in self._views.values() if v.options or v.own_cut is not None or v.suspended is not None)
 
     @property
     def names(self) -> Mapping[int, str]:
         """The names of views, by id."""
-        return _Names(self._views)
+        return _ViewNames(self._views)
 
-    def called(self, number: int) -> str:
+    def display_name(self, number: int) -> str:
         """What a user calls a view that is maintained. Those that are kept together are called by the first of them."""
         view = self._views[number]
-        if not view.gathers:
+        if not view.is_hidden_family:
             return view.table.name
         first, *others = self.members.get(number, ()) or (view,)
         return f"{first.table.name} and {len(others):,} like it" if others else first.table.name
@@ -124,25 +124,31 @@ class Catalog:
         """Base tables."""
         return self._tables
 
-    def of(self, number: int) -> Table | View | None:
+    def find_by_id(self, number: int) -> Table | View | None:
         """What has this id, if it is there."""
-        return self._tables.get(number) or self._views.get(number) or self._member(number)
+        return self._tables.get(number) or self._views.get(number) or self._effective_member(number)
 
-    def _member(self, number: int) -> View | None:
+    def _effective_member(self, number: int) -> View | None:
         """A member, which stands where its family stands."""
         found = self._members.get(number)
         family = None if found is None else self._views.get(found.table.family)
-        if found is None or family is None or (family.suspended is None and family.since <= found.since):
+        if (
+            found is None
+            or family is None
+            or (family.suspended is None and family.complete_since <= found.complete_since)
+        ):
             return found
-        return replace(found, suspended=family.suspended, since=max(family.since, found.since))
+        return replace(
+            found, suspended=family.suspended, complete_since=max(family.complete_since, found.complete_since)
+        )
 
-    def keeper(self, view: View) -> View:
+    def maintained_view(self, view: View) -> View:
         """The view that is maintained for this one: itself, or the family that it is a member of."""
         return self._views[view.table.family] if view.is_member else view
 
-    def table_of(self, number: int) -> Table | None:
+    def find_table_by_id(self, number: int) -> Table | None:
         """The table behind an id, a base table's or a view's, if it is there."""
-        found = self.of(number)
+        found = self.find_by_id(number)
         return found.table if isinstance(found, View) else found
 
     @cached_property
@@ -160,51 +166,60 @@ class Catalog:
         found: dict[int, list[View]] = {}
         for view in self._views.values():
             if view.index is not None:
-                found.setdefault(view.index.on, []).append(view)
+                found.setdefault(view.index.table_id, []).append(view)
         return {number: tuple(views) for number, views in found.items()}
 
     @cached_property
-    def synchronous(self) -> Mapping[int, tuple[View, ...]]:
+    def synchronous_views(self) -> Mapping[int, tuple[View, ...]]:
         """For each base table the views that are kept in its writes, if there are any."""
         found: dict[int, list[View]] = {}
-        for view in self.special:
-            for table in view.sync.of if view.sync is not None and view.suspended is None else ():
+        for view in self.nonstandard_views:
+            for table in (
+                view.synchronous_state.table_ids
+                if view.synchronous_state is not None and view.suspended is None
+                else ()
+            ):
                 found.setdefault(table, []).append(view)
         return {number: tuple(views) for number, views in found.items()}
 
     @property
-    def numbers(self) -> frozenset[int]:
+    def stored_table_ids(self) -> frozenset[int]:
         """Of all that has rows in the store: tables, views, and the state of those that are synchronous."""
-        state = (number for view in self.special if view.sync is not None for number in view.sync.state)
+        state = (
+            number
+            for view in self.nonstandard_views
+            if view.synchronous_state is not None
+            for number in view.synchronous_state.state_table_ids
+        )
         return frozenset([*self._tables, *self._views, *state])
 
     @cached_property
-    def named_views(self) -> tuple[View, ...]:
+    def user_views(self) -> tuple[View, ...]:
         """The views that are no indexes, as users know them."""
-        return tuple(v for v in self.shown_views if v.index is None)
+        return tuple(v for v in self.user_views_and_indexes if v.index is None)
 
     @cached_property
-    def shown_views(self) -> tuple[View, ...]:
+    def user_views_and_indexes(self) -> tuple[View, ...]:
         """Views and indexes as users know them: members in place of the families that keep them."""
-        own = (v for v in self._views.values() if not v.gathers)
+        own = (v for v in self._views.values() if not v.is_hidden_family)
         if not self._members:
             return tuple(own)
-        members = (v for v in map(self._member, self._members) if v is not None)
+        members = (v for v in map(self._effective_member, self._members) if v is not None)
         return tuple(sorted((*own, *members), key=lambda v: v.table.id))
 
     @cached_property
-    def named_tables(self) -> tuple[Table, ...]:
+    def user_tables(self) -> tuple[Table, ...]:
         """The base tables as users know them: without the parameters of families that users do not see."""
         return tuple(t for t in self._tables.values() if not t.is_hidden)
 
     @property
-    def listed(self) -> Iterator[Table | View]:
+    def entries(self) -> Iterator[Table | View]:
         """Every entry, as it is stored."""
         return chain(self._tables.values(), self._views.values(), self._members.values())
 
-    def dependents(self, numbers: Iterable[int]) -> list[int]:
+    def dependents(self, ids: Iterable[int]) -> list[int]:
         """The views that read these tables or views, directly or through others, by id."""
-        start = set(numbers)
+        start = set(ids)
         reached, waiting = set(start), list(start)
         while waiting:
             found = self.readers.get(waiting.pop(), frozenset()) - reached
@@ -213,9 +228,11 @@ class Catalog:
         return sorted(reached - start)
 
     def find(self, name: str) -> Table | View | None:
-        wanted = arguments.text(name, "The name of a table or view", "SHOW TABLES and SHOW VIEWS list them.").lower()
+        wanted = arguments.check_text(
+            name, "The name of a table or view", "SHOW TABLES and SHOW VIEWS list them."
+        ).lower()
         number = self._ids.get(wanted)
-        return None if number is None else self.of(number)
+        return None if number is None else self.find_by_id(number)
 
     def table(self, name: str) -> Table:
         """The table behind a name, a base table's or a view's."""
@@ -245,77 +262,77 @@ class Catalog:
         kind = "materialized view" if isinstance(found, View) else "table"
         raise UnknownName(f"{name!r} is a {kind}, not an index.", hint="SHOW INDEXES lists indexes.")
 
-    def refuse_index(self, name: str, instead: str) -> None:
+    def refuse_index(self, name: str, alternative: str) -> None:
         """BadValue if a statement that is not about indexes names one."""
         found = self.find(name)
         if isinstance(found, View) and found.index is not None:
-            raise BadValue(f"{found.table.name} is an index.", hint=f"Write {instead}.")
+            raise BadValue(f"{found.table.name} is an index.", hint=f"Write {alternative}.")
 
-    def reading(self, table: Table) -> Table:
+    def readable_version(self, table: Table) -> Table:
         """A table as it was looked up some time, able to read the rows of this time."""
         now = self._tables.get(table.id, table)
-        return table if len(now.places) <= len(table.places) else table.reaching(now)
+        return table if len(now.physical_columns) <= len(table.physical_columns) else table.with_later_version(now)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def with_table(self, table: Table) -> Catalog:
-        self._check_free(table.name)
-        return self.moved(self.version + 1, max(self.next_id, table.id + 1), [table])
+        self._check_name_is_free(table.name)
+        return self.derive(self.version + 1, max(self.next_id, table.id + 1), [table])
 
     def with_view(self, view: View) -> Catalog:
-        self._check_free(view.table.name)
-        return self.moved(self.version + 1, max(self.next_id, view.table.id + 1), [view])
+        self._check_name_is_free(view.table.name)
+        return self.derive(self.version + 1, max(self.next_id, view.table.id + 1), [view])
 
     def with_views(self, views: Sequence[View]) -> Catalog:
         """With several new views, as one change."""
         for view in views:
-            self._check_free(view.table.name)
+            self._check_name_is_free(view.table.name)
         highest = max((view.table.id for view in views), default=0)
-        return self.moved(self.version + 1, max(self.next_id, highest + 1), views)
+        return self.derive(self.version + 1, max(self.next_id, highest + 1), views)
 
-    def with_ids_taken(self, count: int) -> Catalog:
+    def with_reserved_ids(self, count: int) -> Catalog:
         """The next ids are given away, to what will be listed later."""
-        return self.moved(self.version + 1, self.next_id + count)
+        return self.derive(self.version + 1, self.next_id + count)
 
-    def replacing(self, view: View) -> Catalog:
+    def with_replaced_view(self, view: View) -> Catalog:
         """With another definition or state of a view that is there, known by its id."""
         known = view.table.id in self._views or view.table.id in self._members
-        return self.moved(self.version + 1, self.next_id, [view] if known else [])
+        return self.derive(self.version + 1, self.next_id, [view] if known else [])
 
     def with_columns(self, table: Table) -> Catalog:
         """With other columns of a base table that is there, known by its id."""
-        return self.moved(self.version + 1, self.next_id, [table] if table.id in self._tables else [])
+        return self.derive(self.version + 1, self.next_id, [table] if table.id in self._tables else [])
 
-    def renaming(self, table: Table, name: str) -> Catalog:
+    def with_renamed_entry(self, table: Table, name: str) -> Catalog:
         """With another name for a table or view that is there; where its rows are does not change."""
         if name.lower() != table.name.lower():
-            self._check_free(name)
-        renamed, found = table.named(name), self._members.get(table.id) or self.of(table.id)
+            self._check_name_is_free(name)
+        renamed, found = table.with_name(name), self._members.get(table.id) or self.find_by_id(table.id)
         entries = [] if found is None else [replace(found, table=renamed) if isinstance(found, View) else renamed]
-        return self.moved(self.version + 1, self.next_id, entries)
+        return self.derive(self.version + 1, self.next_id, entries)
 
-    def without(self, *numbers: int) -> Catalog:
-        return self.moved(self.version + 1, self.next_id, gone=numbers)
+    def without(self, *ids: int) -> Catalog:
+        return self.derive(self.version + 1, self.next_id, removed=ids)
 
-    def moved(
-        self, version: int, next_id: int, entries: Iterable[Table | View] = (), gone: Iterable[int] = ()
+    def derive(
+        self, version: int, next_id: int, entries: Iterable[Table | View] = (), removed: Iterable[int] = ()
     ) -> Catalog:
         """Another version, in which some entries are new or others than before, and some are gone."""
         made = Catalog.__new__(Catalog)
         made.version, made.next_id = version, next_id
         made._tables, made._views, made._ids = dict(self._tables), dict(self._views), dict(self._ids)
-        entries, gone = list(entries), list(gone)
-        ids = chain(gone, (e.table.id for e in entries if isinstance(e, View)))
+        entries, removed = list(entries), list(removed)
+        ids = chain(removed, (e.table.id for e in entries if isinstance(e, View)))
         members = any(isinstance(e, View) and e.is_member for e in entries) or any(i in self._members for i in ids)
         made._members = dict(self._members) if members else self._members
-        for number in gone:
-            made._forget(number)
+        for number in removed:
+            made._remove_entry(number)
         for entry in entries:
-            made._list(entry)
+            made._add_entry(entry)
         return made
 
-    def _forget(self, number: int) -> None:
-        table = self.table_of(number)
+    def _remove_entry(self, number: int) -> None:
+        table = self.find_table_by_id(number)
         if table is not None:
             self._tables.pop(number, None)
             self._views.pop(number, None)
@@ -323,9 +340,9 @@ class Catalog:
             if self._ids.get(table.name.lower()) == number:
                 del self._ids[table.name.lower()]
 
-    def _list(self, entry: Table | View) -> None:
+    def _add_entry(self, entry: Table | View) -> None:
         table = entry.table if isinstance(entry, View) else entry
-        before = self.table_of(table.id)
+        before = self.find_table_by_id(table.id)
         if before is not None and before.name.lower() != table.name.lower():
             self._ids.pop(before.name.lower(), None)
         self._ids[table.name.lower()] = table.id
@@ -342,13 +359,13 @@ class Catalog:
 
     def changed_since(self, before: Catalog) -> list[int]:
         """The ids whose entries are others than in that catalog, or gone."""
-        found = self._maintained_since(before)
+        found = self._maintained_changed_since(before)
         if (mine := self._members) is not (theirs := before._members):
             found += compress(mine, map(is_not, map(theirs.get, mine), mine.values()))
             found += [i for i in theirs.keys() - mine.keys() if i not in self._views]
-        return [i for i in found if self.of(i) != before.of(i)]
+        return [i for i in found if self.find_by_id(i) != before.find_by_id(i)]
 
-    def _maintained_since(self, before: Catalog) -> list[int]:
+    def _maintained_changed_since(self, before: Catalog) -> list[int]:
         """Tables, and views that are no members, which are others, new or gone."""
         views, tables = before._views, before._tables
         found = [i for i, v in self._views.items() if views.get(i) is not v]
@@ -359,12 +376,12 @@ class Catalog:
         """The ids of what is another table or view than in that catalog, or gone: where views stand does not count."""
 
         def defined(number: int, catalog: Catalog) -> Table | View | None:
-            found = catalog.of(number)
-            return replace(found, at=None, since=0) if isinstance(found, View) else found
+            found = catalog.find_by_id(number)
+            return replace(found, own_cut=None, complete_since=0) if isinstance(found, View) else found
 
-        return [i for i in self._maintained_since(before) if defined(i, self) != defined(i, before)]
+        return [i for i in self._maintained_changed_since(before) if defined(i, self) != defined(i, before)]
 
-    def _check_free(self, name: str) -> None:
+    def _check_name_is_free(self, name: str) -> None:
         if self.find(name) is not None:
             raise NameTaken(f"The name {name!r} is in use.")
 

@@ -21,7 +21,7 @@ from enum import Enum
 from viewkeeper.model.catalog.catalog import View
 
 
-class Cut(Enum):
+class RefreshTrigger(Enum):
     """When a view goes from one state of its tables to the next."""
 
     BATCH = "batch"
@@ -34,57 +34,57 @@ class Strategy:
     """`live`: tables are read as they are found, while writers go on. `tracks`: only changed keys are read again."""
 
     name: str
-    cut: Cut
-    live: bool = False
-    tracks: bool = False
+    trigger: RefreshTrigger
+    reads_live: bool = False
+    tracks_keys: bool = False
 
     @property
     def is_scheduled(self) -> bool:
         """Whether it runs at intervals; then its rows must be stored, to be compared with."""
-        return self.cut is Cut.INTERVAL
+        return self.trigger is RefreshTrigger.INTERVAL
 
     @property
-    def is_complete(self) -> bool:
+    def is_per_call(self) -> bool:
         """Whether every write call's state shows."""
-        return self.cut is Cut.CALL
+        return self.trigger is RefreshTrigger.CALL
 
     @property
-    def keeps_state(self) -> bool:
+    def has_persistent_state(self) -> bool:
         """Whether, running by itself, a view keeps its operators' state from one run to the next."""
-        return self.tracks or self.is_complete
+        return self.tracks_keys or self.is_per_call
 
     @property
-    def runs_alone(self) -> bool:
+    def has_own_cut(self) -> bool:
         """Whether a view has state and a cut of its own: made at intervals, or call by call while others take many."""
-        return self.cut is not Cut.BATCH
+        return self.trigger is not RefreshTrigger.BATCH
 
 
 STRATEGIES: Mapping[str, Strategy] = {
     s.name: s
     for s in (
-        Strategy("IN", Cut.CALL),
-        Strategy("IMB", Cut.BATCH),
-        Strategy("SNI", Cut.CALL),
-        Strategy("SCI", Cut.CALL),
-        Strategy("SNIMB", Cut.BATCH),
-        Strategy("SCIMB", Cut.BATCH),
-        Strategy("SN", Cut.INTERVAL),
-        Strategy("SC", Cut.INTERVAL, live=True),
-        Strategy("ISN", Cut.INTERVAL, tracks=True),
-        Strategy("ISC", Cut.INTERVAL, live=True, tracks=True),
+        Strategy("IN", RefreshTrigger.CALL),
+        Strategy("IMB", RefreshTrigger.BATCH),
+        Strategy("SNI", RefreshTrigger.CALL),
+        Strategy("SCI", RefreshTrigger.CALL),
+        Strategy("SNIMB", RefreshTrigger.BATCH),
+        Strategy("SCIMB", RefreshTrigger.BATCH),
+        Strategy("SN", RefreshTrigger.INTERVAL),
+        Strategy("SC", RefreshTrigger.INTERVAL, reads_live=True),
+        Strategy("ISN", RefreshTrigger.INTERVAL, tracks_keys=True),
+        Strategy("ISC", RefreshTrigger.INTERVAL, reads_live=True, tracks_keys=True),
     )
 }
 
-USUAL = "IMB"
+DEFAULT_STRATEGY = "IMB"
 
 
-def strategy_named(name: str) -> Strategy | None:
+def find_strategy(name: str) -> Strategy | None:
     """None if there is none of that name."""
     return STRATEGIES.get(name.upper())
 
 
 def strategy_of(view: View) -> Strategy:
-    return STRATEGIES[view.options.get("strategy", USUAL).upper()]
+    return STRATEGIES[view.options.get("strategy", DEFAULT_STRATEGY).upper()]
 
 
 def interval_of(view: View) -> float:

@@ -16,75 +16,75 @@ import pyarrow.compute as pc
 
 from viewkeeper.model import types
 from viewkeeper.model.encoding.keys import WIDTHS, successor
-from viewkeeper.model.encoding.row_fields import decimal_of
+from viewkeeper.model.encoding.row_fields import to_decimal
 from viewkeeper.model.schema import Column, KeyPart, Table
 from viewkeeper.model.types import Type
 
-_FLIP = bytes(255 - b for b in range(256))
-_VALUE = 1
+_INVERTED_BYTES = bytes(255 - b for b in range(256))
+_VALUE_MARKER = 1
 
-Known = tuple[bytes, Sequence[pa.Array | None]]
+SharedKeyValues = tuple[bytes, Sequence[pa.Array | None]]
 """The bytes that all keys of a range begin with, and the values that these are, one array of one value for each column;
 None for NULL, and for floats, which equality knows otherwise than bytes do."""
 
 
-def known_columns(table: Table, start: bytes | None, stop: bytes | None) -> Known:
+def shared_key_values(table: Table, start: bytes | None, stop: bytes | None) -> SharedKeyValues:
     """Of the keys from `start`, included, to `stop`, excluded."""
     found: list[pa.Array | None] = []
     at = 0
     for part, column in zip(table.key, table.key_columns, strict=True):
-        read = None if start is None else _column(part, column, start, at)
-        if start is None or read is None or not _all_begin(start[: read[0]], stop):
+        read = None if start is None else _decode_column(part, column, start, at)
+        if start is None or read is None or not _is_shared_prefix(start[: read[0]], stop):
             break
         at = read[0]
         found.append(read[1])
     return (start or b"")[:at], found
 
 
-def _all_begin(prefix: bytes, stop: bytes | None) -> bool:
+def _is_shared_prefix(prefix: bytes, stop: bytes | None) -> bool:
     after = successor(prefix)
     return after is None or (stop is not None and stop <= after)
 
 
-def _column(part: KeyPart, column: Column, data: bytes, at: int) -> tuple[int, pa.Array | None] | None:
+def _decode_column(part: KeyPart, column: Column, data: bytes, offset: int) -> tuple[int, pa.Array | None] | None:
     """Where a column's bytes end, and its value; None if they do not end."""
-    own = data[at:].translate(_FLIP) if part.descending else data[at:]
+    own = data[offset:].translate(_INVERTED_BYTES) if part.descending else data[offset:]
     if not own:
         return None
-    if own[0] != _VALUE:
-        return at + 1, None
+    if own[0] != _VALUE_MARKER:
+        return offset + 1, None
     if column.type in (types.STRING, types.BINARY):
-        return _text(column.type, own, at)
-    width = _width(column.type)
+        return _decode_text(column.type, own, offset)
+    width = _value_width(column.type)
     body = own[1 : 1 + width]
     if len(body) < width:
         return None
-    return at + 1 + width, None if column.type in types.FLOATS else _number(column.type, body)
+    return offset + 1 + width, None if column.type in types.FLOATS else _decode_number(column.type, body)
 
 
-def _text(type_: Type, own: bytes, at: int) -> tuple[int, pa.Array] | None:
-    end = own.find(b"\0", 1)
-    while end >= 0 and own[end + 1 : end + 2] == b"\xff":
-        end = own.find(b"\0", end + 2)
-    if end < 0 or own[end : end + 2] != b"\0\0":
+def _decode_text(type_: Type, encoded: bytes, offset: int) -> tuple[int, pa.Array] | None:
+    end = encoded.find(b"\0", 1)
+    while end >= 0 and encoded[end + 1 : end + 2] == b"\xff":
+        end = encoded.find(b"\0", end + 2)
+    if end < 0 or encoded[end : end + 2] != b"\0\0":
         return None
-    value = own[1:end].replace(b"\0\xff", b"\0")
-    return at + end + 2, pa.array([value], pa.binary()).cast(types.arrow(type_))
+    value = encoded[1:end].replace(b"\0\xff", b"\0")
+    return offset + end + 2, pa.array([value], pa.binary()).cast(types.arrow(type_))
 
 
-def _width(type_: Type) -> int:
+def _value_width(type_: Type) -> int:
     if type_ in types.FLOATS:
         return 4 if type_ == types.FLOAT else 8
     return WIDTHS.get(type_, 16)
 
 
-def _number(type_: Type, body: bytes) -> pa.Array:
+def _decode_number(type_: Type, body: bytes) -> pa.Array:
     if type_ == types.BOOLEAN:
         return pa.array([body != b"\0"])
     value = int.from_bytes(body, "big") - (1 << (8 * len(body) - 1))
     arrow = types.arrow(type_)
     if digits := types.decimal_digits(type_):
-        return pa.array([decimal_of(value, digits[1])], arrow)
+        return pa.array([to_decimal(value, digits[1])], arrow)
     plain = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}[len(body)]
     return pa.array([value], plain).cast(arrow)
 
@@ -132,11 +132,11 @@ def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
         bad |= (at >= end) | ~(missing | (marker == 1))
         start = at + 1
         if column.type in (types.STRING, types.BINARY):
-            array, at, wrong = _variable(seen, start, end, missing | bad, column.type)
+            array, at, wrong = _decode_variable(seen, start, end, missing | bad, column.type)
         else:
             width = 16 if types.decimal_digits(column.type) else FIELD_WIDTHS[column.type]
             safe = np.minimum(start, len(seen) - width)
-            array = _fixed(column.type, seen[safe[:, None] + np.arange(width)], missing | bad)
+            array = _decode_fixed(column.type, seen[safe[:, None] + np.arange(width)], missing | bad)
             at = np.where(missing, start, start + width)
             wrong = at > end
         bad |= wrong & ~missing
@@ -146,7 +146,7 @@ def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
     return pa.Table.from_arrays(arrays, schema=pa.schema([table.arrow.field(c.name) for c in table.key_columns])), bad
 
 
-def _variable(
+def _decode_variable(
     data: Bytes, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], missing: Mask, type_name: Type
 ) -> tuple[pa.Array, npt.NDArray[np.int64], Mask]:
     """Strings from `start` to their terminators. 00 inside a string is 00 FF, so the first 00 00 ends it."""
@@ -167,13 +167,13 @@ def _variable(
     if pc.any(pc.match_substring(taken, b"\x00\xff")).as_py():
         taken = pc.replace_substring(taken, pattern=b"\x00\xff", replacement=b"\x00")
     if type_name == types.STRING:
-        taken, invalid = utf8(taken)
+        taken, invalid = decode_utf8(taken)
         wrong = wrong | invalid
     after = np.where(missing, start, stop + 2)
     return pc.if_else(pa.array(missing), pa.scalar(None, taken.type), taken), after, wrong
 
 
-def utf8(values: pa.Array) -> tuple[pa.Array, Mask]:
+def decode_utf8(values: pa.Array) -> tuple[pa.Array, Mask]:
     """Binary as strings, and which are not UTF-8 (they become empty)."""
     try:
         return values.cast(pa.string()), np.zeros(len(values), bool)
@@ -181,11 +181,11 @@ def utf8(values: pa.Array) -> tuple[pa.Array, Mask]:
         if len(values) == 1:
             return pa.array([""]), np.ones(1, bool)
         half = len(values) // 2
-        first, second = utf8(values.slice(0, half)), utf8(values.slice(half))
+        first, second = decode_utf8(values.slice(0, half)), decode_utf8(values.slice(half))
         return pa.concat_arrays([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
-def _fixed(type_name: Type, matrix: Bytes, missing: Mask) -> pa.Array:
+def _decode_fixed(type_name: Type, matrix: Bytes, missing: Mask) -> pa.Array:
     """A matrix of order-preserving bytes as a column."""
     rows, width = matrix.shape
     matrix = np.ascontiguousarray(matrix)

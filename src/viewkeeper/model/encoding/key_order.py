@@ -16,25 +16,25 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.encoding.keys import value_bytes
 
-Places = np.ndarray[Any, np.dtype[np.int64]]
-Numbers = np.ndarray[Any, np.dtype[np.uint64]]
+RowIndices = np.ndarray[Any, np.dtype[np.int64]]
+SortableNumbers = np.ndarray[Any, np.dtype[np.uint64]]
 
 _WORD = 8
-_FEW = 64
+_MAX_PYTHON_SORT = 64
 """Keys that Python sorts sooner than they are looked at."""
 
 
-def key_order(keys: pa.BinaryArray) -> Places | None:
+def key_order(keys: pa.BinaryArray) -> RowIndices | None:
     """The places of encoded keys in ascending order, equal ones in any; None if they ascend strictly already."""
-    return None if ascend(keys) else _order(keys, _numbers(keys))
+    return None if is_ascending(keys) else _sort_keys(keys, _key_numbers(keys))
 
 
-def last_of_each(keys: pa.BinaryArray) -> Places | None:
+def last_occurrences(keys: pa.BinaryArray) -> RowIndices | None:
     """The places of each key's last occurrence, ascending; None if no key is there twice."""
-    if ascend(keys):
+    if is_ascending(keys):
         return None
-    numbers = _numbers(keys)
-    order = _order(keys, numbers)
+    numbers = _key_numbers(keys)
+    order = _sort_keys(keys, numbers)
     if numbers is None:
         ordered = keys.take(pa.array(order))
         new = np.asarray(pc.not_equal(ordered[:-1], ordered[1:]))
@@ -43,41 +43,41 @@ def last_of_each(keys: pa.BinaryArray) -> Places | None:
         new = told[1:] != told[:-1]
     if new.all():
         return None
-    last: Places = np.maximum.reduceat(order, np.flatnonzero(np.concatenate([[True], new])))
+    last: RowIndices = np.maximum.reduceat(order, np.flatnonzero(np.concatenate([[True], new])))
     return np.sort(last)
 
 
-def surely_different(keys: pa.BinaryArray) -> bool:
+def has_no_duplicates_fast(keys: pa.BinaryArray) -> bool:
     """Whether it is seen soon that no key is there twice; if not, that is not known."""
-    if ascend(keys):
+    if is_ascending(keys):
         return True
-    numbers = _numbers(keys)
+    numbers = _key_numbers(keys)
     if numbers is None:
         return False
     numbers.sort()
     return bool((numbers[1:] != numbers[:-1]).all())
 
 
-def ascend(keys: pa.BinaryArray) -> bool:
+def is_ascending(keys: pa.BinaryArray) -> bool:
     """Whether each key is greater than the one before it."""
     if len(keys) < 2:
         return True
-    if len(keys) <= _FEW:
+    if len(keys) <= _MAX_PYTHON_SORT:
         names = keys.to_pylist()
         return all(map(lt, names, names[1:]))
     return bool(pc.all(pc.less(keys[:-1], keys[1:])).as_py())
 
 
-def _order(keys: pa.BinaryArray, numbers: Numbers | None) -> Places:
+def _sort_keys(keys: pa.BinaryArray, numbers: SortableNumbers | None) -> RowIndices:
     if numbers is not None:
-        return _by_number(numbers)
-    if len(keys) <= _FEW:
+        return _sort_numbers(numbers)
+    if len(keys) <= _MAX_PYTHON_SORT:
         names = keys.to_pylist()
         return np.array(sorted(range(len(names)), key=names.__getitem__))
     return np.asarray(pc.sort_indices(keys)).astype(np.int64, copy=False)
 
 
-def _by_number(numbers: Numbers) -> Places:
+def _sort_numbers(numbers: SortableNumbers) -> RowIndices:
     """Where number and place fit one word together, the words are sorted: in a quarter of the time of places."""
     bits = np.uint64(len(numbers).bit_length())
     if int(numbers.max()) >> (64 - int(bits)):
@@ -87,10 +87,10 @@ def _by_number(numbers: Numbers) -> Places:
     return (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
 
 
-def _numbers(keys: pa.BinaryArray) -> Numbers | None:
+def _key_numbers(keys: pa.BinaryArray) -> SortableNumbers | None:
     """Numbers in the order of many keys, if these are of one length and differ in eight bytes at most."""
     rows = len(keys)
-    if rows <= _FEW:
+    if rows <= _MAX_PYTHON_SORT:
         return None
     offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4)
     width = int(offsets[1] - offsets[0])

@@ -36,8 +36,8 @@ from viewkeeper.model.types import Type
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_VALUE = 1
-_FLIP = bytes(255 - b for b in range(256))
+_VALUE_MARKER = 1
+_INVERTED_BYTES = bytes(255 - b for b in range(256))
 WIDTHS = {
     types.BOOLEAN: 1,
     types.TINYINT: 1,
@@ -53,27 +53,29 @@ WIDTHS = {
 def encode_keys(table: Table, rows: pa.Table) -> pa.BinaryArray:
     """The key of every row; `rows` needs the table's key columns only."""
     if not table.key:
-        only = table.prefix or b"\x00"
-        return _uniform(np.broadcast_to(np.frombuffer(only, np.uint8), (rows.num_rows, len(only))))
-    parts = [_encode_column(p, rows.column(p.name)) for p in _parts(table)]
+        only = table.key_prefix or b"\x00"
+        return _fixed_width_array(np.broadcast_to(np.frombuffer(only, np.uint8), (rows.num_rows, len(only))))
+    parts = [_encode_column(p, rows.column(p.name)) for p in _key_encoders(table)]
     widths = [part.width for part in parts if part.width is not None]
-    if table.prefix:
-        begun = pc.binary_join_element_wise(pa.scalar(table.prefix), *(p.array() for p in parts), b"")
+    if table.key_prefix:
+        begun = pc.binary_join_element_wise(pa.scalar(table.key_prefix), *(p.to_array() for p in parts), b"")
         return pa.concat_arrays(begun.chunks) if isinstance(begun, pa.ChunkedArray) else begun
     if len(widths) == len(parts):
         matrices = [part.data.reshape(rows.num_rows, width) for part, width in zip(parts, widths, strict=True)]
-        return _uniform(np.concatenate(matrices, axis=1))
-    joined = parts[0].array() if len(parts) == 1 else pc.binary_join_element_wise(*(p.array() for p in parts), b"")
+        return _fixed_width_array(np.concatenate(matrices, axis=1))
+    joined = (
+        parts[0].to_array() if len(parts) == 1 else pc.binary_join_element_wise(*(p.to_array() for p in parts), b"")
+    )
     return joined
 
 
 def encode_key(table: Table, values: Sequence[Any]) -> bytes:
     """The bytes of one key, or of a prefix of one, given as Python values."""
-    parts = _parts(table)
+    parts = _key_encoders(table)
     if len(values) > len(parts):
         raise BadValue(f"The key of {table.name} has {len(parts)} column(s), {len(values)} values were given.")
     # zip stops at the shorter one: a prefix.
-    return table.prefix + b"".join([part.scalar(value) for part, value in zip(parts, values, strict=False)])
+    return table.key_prefix + b"".join([part.encode_scalar(value) for part, value in zip(parts, values, strict=False)])
 
 
 def encode_whole_key(table: Table, values: Sequence[Any]) -> bytes:
@@ -100,39 +102,41 @@ def key_range(
 
     A partial `stop` excludes every key that begins with it.
     """
-    return bounded(
+    return restrict_to_prefix(
         table,
         None if start is None else encode_key(table, start) or None,
         None if stop is None else encode_key(table, stop),
     )
 
 
-def bounded(table: Table, start: bytes | None, stop: bytes | None) -> tuple[bytes | None, bytes | None]:
+def restrict_to_prefix(table: Table, start: bytes | None, stop: bytes | None) -> tuple[bytes | None, bytes | None]:
     """A range of encoded keys, in which a member of a family has its own rows only."""
-    if not table.prefix:
+    if not table.key_prefix:
         return start, stop
-    return start or table.prefix, successor(table.prefix) if stop is None else stop
+    return start or table.key_prefix, successor(table.key_prefix) if stop is None else stop
 
 
-def plain_bytes(table: Table, place: int, value: Any) -> bytes:
+def encode_plain_column(table: Table, key_index: int, value: Any) -> bytes:
     """The bytes of a key column's value, given as `model.scalars` reads it; of None, where NULL stands."""
-    return _parts(table)[place].plain(value)
+    return _key_encoders(table)[key_index].encode_plain(value)
 
 
 def plain_encoders(table: Table) -> list[tuple[str, Callable[[Any], bytes]]]:
     """For each key column its name, and what `plain_key` makes of its value."""
-    return [(part.name, part.plain) for part in _parts(table)]
+    return [(part.name, part.encode_plain) for part in _key_encoders(table)]
 
 
-def plain_key(table: Table, row: Mapping[str, Any], columns: int | None = None) -> bytes:
+def encode_plain_key(table: Table, row: Mapping[str, Any], columns: int | None = None) -> bytes:
     """The key of a row of plain values, or its first columns."""
-    parts = _parts(table)
-    return b"".join([part.plain(row[part.name]) for part in parts[:columns]]) or b"\x00"
+    parts = _key_encoders(table)
+    return b"".join([part.encode_plain(row[part.name]) for part in parts[:columns]]) or b"\x00"
 
 
-def value_marker(table: Table, place: int) -> bytes:
+def value_marker(table: Table, key_index: int) -> bytes:
     """What the bytes of a key column begin with where it is not NULL."""
-    return bytes([_VALUE]).translate(_FLIP) if table.key[place].descending else bytes([_VALUE])
+    return (
+        bytes([_VALUE_MARKER]).translate(_INVERTED_BYTES) if table.key[key_index].descending else bytes([_VALUE_MARKER])
+    )
 
 
 def successor(prefix: bytes) -> bytes | None:
@@ -145,57 +149,58 @@ def successor(prefix: bytes) -> bytes | None:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _KeyColumnEncoder:
     """One key column, ready to encode."""
 
     name: str
     type: Type
-    null: bytes
+    null_marker: bytes
     descending: bool
-    scalar: Callable[[Any], bytes]
-    plain: Callable[[Any], bytes]
+    encode_scalar: Callable[[Any], bytes]
+    encode_plain: Callable[[Any], bytes]
     """Of what `scalar_reader` makes of a value."""
 
 
 @dataclass(frozen=True)
-class _Encoded:
+class _EncodedColumn:
     """One column's bytes: all of one `width`, or ended by `offsets`."""
 
     data: Bytes
     width: int | None
     offsets: np.ndarray[Any, np.dtype[np.int32]] | None
 
-    def array(self) -> pa.BinaryArray:
+    def to_array(self) -> pa.BinaryArray:
         if self.width is not None:
-            return _uniform(self.data.reshape(-1, self.width))
+            return _fixed_width_array(self.data.reshape(-1, self.width))
         if self.offsets is None:
             raise Defect("Keys have neither a width nor offsets.")
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), len(self.offsets) - 1, buffers)
 
 
-_cache: dict[int, tuple[Table, tuple[_Part, ...]]] = {}
+_encoders: dict[int, tuple[Table, tuple[_KeyColumnEncoder, ...]]] = {}
 
 
-def _parts(table: Table) -> tuple[_Part, ...]:
+def _key_encoders(table: Table) -> tuple[_KeyColumnEncoder, ...]:
     # By identity: hashing a Table hashes all its columns, which would cost more than a point get.
-    known = _cache.get(id(table))
+    known = _encoders.get(id(table))
     if known is not None and known[0] is table:
         return known[1]
-    if len(_cache) > 10_000:
-        _cache.clear()
+    if len(_encoders) > 10_000:
+        _encoders.clear()
     parts = tuple(
-        _part(table, part, column.name, column.type) for part, column in zip(table.key, table.key_columns, strict=True)
+        _make_key_encoder(table, part, column.name, column.type)
+        for part, column in zip(table.key, table.key_columns, strict=True)
     )
-    _cache[id(table)] = (table, parts)
+    _encoders[id(table)] = (table, parts)
     return parts
 
 
-def _part(table: Table, part: KeyPart, name: str, type_name: Type) -> _Part:
+def _make_key_encoder(table: Table, key_part: KeyPart, name: str, type_name: Type) -> _KeyColumnEncoder:
     # The marker is chosen before inversion: inverted, 00 comes after 01.
-    null = b"\x02" if part.nulls_last != part.descending else b"\x00"
-    if part.descending:
-        null = null.translate(_FLIP)
+    null = b"\x02" if key_part.nulls_last != key_part.descending else b"\x00"
+    if key_part.descending:
+        null = null.translate(_INVERTED_BYTES)
     pack = _scalar_packer(type_name)
     read = scalar_reader(table.name, name, type_name)
 
@@ -203,13 +208,15 @@ def _part(table: Table, part: KeyPart, name: str, type_name: Type) -> _Part:
         return null if value is None else pack(read(value))
 
     def inverted(value: Any) -> bytes:
-        return null if value is None else pack(read(value)).translate(_FLIP)
+        return null if value is None else pack(read(value)).translate(_INVERTED_BYTES)
 
     def plain(value: Any) -> bytes:
         found = null if value is None else pack(value)
-        return found.translate(_FLIP) if part.descending and value is not None else found
+        return found.translate(_INVERTED_BYTES) if key_part.descending and value is not None else found
 
-    return _Part(name, type_name, null, part.descending, inverted if part.descending else scalar, plain)
+    return _KeyColumnEncoder(
+        name, type_name, null, key_part.descending, inverted if key_part.descending else scalar, plain
+    )
 
 
 def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:
@@ -230,7 +237,7 @@ def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:
 
 def _integer_packer(width: int) -> Callable[[int], bytes]:
     # One integer holds the marker and the sign flip: 01 followed by `value + 2^(bits-1)`.
-    bias = (_VALUE << (8 * width)) + (1 << (8 * width - 1))
+    bias = (_VALUE_MARKER << (8 * width)) + (1 << (8 * width - 1))
     size = width + 1
     return lambda value: (value + bias).to_bytes(size, "big")
 
@@ -247,39 +254,39 @@ def _float_packer(form: str) -> Callable[[float], bytes]:
 
 
 def _order_bits(big: bytes) -> bytes:
-    return big.translate(_FLIP) if big[0] & 0x80 else bytes([big[0] | 0x80]) + big[1:]
+    return big.translate(_INVERTED_BYTES) if big[0] & 0x80 else bytes([big[0] | 0x80]) + big[1:]
 
 
-def _encode_column(part: _Part, column: pa.ChunkedArray | pa.Array) -> _Encoded:
+def _encode_column(encoder: _KeyColumnEncoder, column: pa.ChunkedArray | pa.Array) -> _EncodedColumn:
     array = one_chunk(column)
     missing = np.asarray(array.is_null()) if array.null_count else None
-    if part.type in (types.STRING, types.BINARY):
-        encoded = _encode_variable(array, missing, part.null)
+    if encoder.type in (types.STRING, types.BINARY):
+        encoded = _encode_variable(array, missing, encoder.null_marker)
     else:
-        encoded = _encode_fixed(_fixed_bytes(part.type, array), missing, part.null)
-    if part.descending:
+        encoded = _encode_fixed(_order_preserving_bytes(encoder.type, array), missing, encoder.null_marker)
+    if encoder.descending:
         # The NULL marker in `part.null` is inverted already.
         data = ~encoded.data
         if missing is not None and encoded.offsets is not None:
-            data[encoded.offsets[:-1][missing]] = part.null[0]
-        return _Encoded(data, encoded.width, encoded.offsets)
+            data[encoded.offsets[:-1][missing]] = encoder.null_marker[0]
+        return _EncodedColumn(data, encoded.width, encoded.offsets)
     return encoded
 
 
-def _encode_fixed(values: Bytes, missing: np.ndarray[Any, Any] | None, null: bytes) -> _Encoded:
+def _encode_fixed(values: Bytes, missing: np.ndarray[Any, Any] | None, null: bytes) -> _EncodedColumn:
     rows, width = values.shape
     matrix = np.empty((rows, width + 1), np.uint8)
-    matrix[:, 0] = _VALUE
+    matrix[:, 0] = _VALUE_MARKER
     matrix[:, 1:] = values
     if missing is None:
-        return _Encoded(matrix.ravel(), width + 1, None)
+        return _EncodedColumn(matrix.ravel(), width + 1, None)
     matrix[missing, 0] = null[0]
     kept = np.ones((rows, width + 1), bool)
     kept[missing, 1:] = False
-    return _Encoded(matrix[kept], None, _offsets(np.where(missing, 1, width + 1)))
+    return _EncodedColumn(matrix[kept], None, _offsets_of(np.where(missing, 1, width + 1)))
 
 
-def _encode_variable(array: pa.Array, missing: np.ndarray[Any, Any] | None, null: bytes) -> _Encoded:
+def _encode_variable(array: pa.Array, missing: np.ndarray[Any, Any] | None, null: bytes) -> _EncodedColumn:
     array = array.view(pa.binary())
     if missing is not None:
         array = array.fill_null(b"")
@@ -289,7 +296,7 @@ def _encode_variable(array: pa.Array, missing: np.ndarray[Any, Any] | None, null
     offsets = np.frombuffer(framed.buffers()[1], np.int32, len(framed) + 1, framed.offset * 4)
     data, offsets = value_bytes(framed), offsets - offsets[0]
     if missing is None:
-        return _Encoded(data, None, offsets)
+        return _EncodedColumn(data, None, offsets)
     # A NULL was framed as 01 00 00: keep its first byte and make it the marker.
     data = data.copy()
     starts = offsets[:-1][missing]
@@ -297,7 +304,7 @@ def _encode_variable(array: pa.Array, missing: np.ndarray[Any, Any] | None, null
     kept = np.ones(len(data), bool)
     kept[starts + 1] = False
     kept[starts + 2] = False
-    return _Encoded(data[kept], None, _offsets(np.where(missing, 1, np.diff(offsets))))
+    return _EncodedColumn(data[kept], None, _offsets_of(np.where(missing, 1, np.diff(offsets))))
 
 
 def value_bytes(array: pa.Array) -> Bytes:
@@ -309,7 +316,7 @@ def value_bytes(array: pa.Array) -> Bytes:
     return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
 
 
-def _fixed_bytes(type_name: Type, array: pa.Array) -> Bytes:
+def _order_preserving_bytes(type_name: Type, array: pa.Array) -> Bytes:
     """An (n, width) matrix of order-preserving bytes; what a NULL holds does not matter."""
     rows = len(array)
     if type_name == types.BOOLEAN:
@@ -336,14 +343,14 @@ def _big_endian(values: np.ndarray[Any, Any], width: int) -> Bytes:
     return values.astype(f">u{width}").view(np.uint8).reshape(len(values), width)
 
 
-def _uniform(matrix: Bytes) -> pa.BinaryArray:
+def _fixed_width_array(matrix: Bytes) -> pa.BinaryArray:
     rows, width = matrix.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
-def _offsets(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _offsets_of(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

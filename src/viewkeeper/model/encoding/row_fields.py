@@ -13,32 +13,32 @@ from viewkeeper.model import types
 from viewkeeper.model.intake.scalars import EPOCH, EPOCH_ORDINAL, EPOCH_UTC
 from viewkeeper.model.types import Kind, Type
 
-_WIDE = Context(prec=40)
+_DECIMAL_CONTEXT = Context(prec=40)
 _DAY = 86_400_000_000
 """Microseconds."""
 
 
-def reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | None:
+def value_reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | None:
     """What makes the value that a user gets of a slot; None if that is what `struct` gives."""
     if digits := types.decimal_digits(type_name):
         return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, digits[1])
-    if type_name in _PLAIN:
-        return partial(_PLAIN[type_name], f"{table}.{column}")
+    if type_name in _TIME_READERS:
+        return partial(_TIME_READERS[type_name], f"{table}.{column}")
     return None
 
 
-def widened(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
+def value_widener(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
     """What makes a value of a column's type of one that a user would have got of its type before."""
     if type_.kind is Kind.DECIMAL and narrow.scale < type_.scale:
         unit = Decimal(1).scaleb(-type_.scale)
-        return lambda value: value.quantize(unit, context=_WIDE)
+        return lambda value: value.quantize(unit, context=_DECIMAL_CONTEXT)
     if narrow == types.DATE and type_ != types.DATE:
         zone = UTC if type_ == types.TIMESTAMP else None
         return lambda value: datetime(value.year, value.month, value.day, tzinfo=zone)
     return None
 
 
-def widened_plain(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
+def plain_value_widener(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
     """The same for values as `model.scalars` has them."""
     if type_.kind is Kind.DECIMAL and narrow.scale < type_.scale:
         factor = 10 ** (type_.scale - narrow.scale)
@@ -48,50 +48,50 @@ def widened_plain(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
     return None
 
 
-def wide(unscaled: bytes) -> int:
+def read_unscaled(unscaled: bytes) -> int:
     """The unscaled value of a decimal that takes 16 bytes."""
     return int.from_bytes(unscaled, "little", signed=True)
 
 
-def decimal_of(unscaled: int, scale: int) -> Decimal:
+def to_decimal(unscaled: int, scale: int) -> Decimal:
     """With all of its digits: Python's own context keeps 28."""
-    return Decimal(unscaled).scaleb(-scale, _WIDE)
+    return Decimal(unscaled).scaleb(-scale, _DECIMAL_CONTEXT)
 
 
 def _read_decimal(scale: int, unscaled: int) -> Decimal:
-    return decimal_of(unscaled, scale)
+    return to_decimal(unscaled, scale)
 
 
 def _read_wide_decimal(scale: int, unscaled: bytes) -> Decimal:
-    return decimal_of(wide(unscaled), scale)
+    return to_decimal(read_unscaled(unscaled), scale)
 
 
-def _read_date(place: str, days: int) -> date:
+def _read_date(column: str, days: int) -> date:
     try:
         return date.fromordinal(days + EPOCH_ORDINAL)
     except (ValueError, OverflowError):
-        raise _out_of_range(place, "date") from None
+        raise _out_of_range(column, "date") from None
 
 
-def _read_timestamp(place: str, micros: int) -> Any:
+def _read_timestamp(column: str, micros: int) -> Any:
     try:
         return EPOCH_UTC + timedelta(microseconds=micros)
     except OverflowError:
-        raise _out_of_range(place, "datetime") from None
+        raise _out_of_range(column, "datetime") from None
 
 
-def _read_timestamp_ntz(place: str, micros: int) -> Any:
+def _read_timestamp_ntz(column: str, micros: int) -> Any:
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
-        raise _out_of_range(place, "datetime") from None
+        raise _out_of_range(column, "datetime") from None
 
 
-def _out_of_range(place: str, kind: str) -> BadValue:
-    return BadValue(f"A value of {place} is outside the years 1 to 9999 of Python's {kind}.", hint="Read it as Arrow.")
+def _out_of_range(column: str, kind: str) -> BadValue:
+    return BadValue(f"A value of {column} is outside the years 1 to 9999 of Python's {kind}.", hint="Read it as Arrow.")
 
 
-_PLAIN: dict[Type, Callable[[str, Any], Any]] = {
+_TIME_READERS: dict[Type, Callable[[str, Any], Any]] = {
     types.DATE: _read_date,
     types.TIMESTAMP: _read_timestamp,
     types.TIMESTAMP_NTZ: _read_timestamp_ntz,

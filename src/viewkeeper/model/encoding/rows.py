@@ -28,18 +28,18 @@ import pyarrow.compute as pc
 from viewkeeper.errors import CorruptState, Defect
 from viewkeeper.model import types
 from viewkeeper.model.arrow_buffers import one_chunk
-from viewkeeper.model.encoding.row_fields import reader, wide, widened, widened_plain
+from viewkeeper.model.encoding.row_fields import plain_value_widener, read_unscaled, value_reader, value_widener
 from viewkeeper.model.intake.columns import column_values
-from viewkeeper.model.intake.text import typed
+from viewkeeper.model.intake.text import parse_value
 from viewkeeper.model.schema import Table
 from viewkeeper.model.types import Type
-from viewkeeper.model.unicode import Strings
+from viewkeeper.model.unicode import VariableColumns
 
 VERSION = 1
 
 Array = np.ndarray[Any, Any]
 
-_SLOTS = {
+_FIELD_SLOTS = {
     types.BOOLEAN: ("u1", "?"),
     types.TINYINT: ("i1", "b"),
     types.SMALLINT: ("<i2", "h"),
@@ -53,24 +53,24 @@ _SLOTS = {
     types.STRING: ("<u4", "I"),
     types.BINARY: ("<u4", "I"),
 }
-_SHORTEST = 4
+_MIN_ROW_BYTES = 4
 """Bytes of a row: version, count, and one of the bitmap at least."""
 
 
-class WrittenLater(CorruptState):
+class NewerRowLayout(CorruptState):
     """A row has more columns than its table: one was added since the table was looked up, or the row is damaged."""
 
 
 def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
     """The value of every row; `rows` has the table's stored columns, of its types."""
-    layout = layout_of(table, len(table.places))
-    fixed = np.zeros(rows.num_rows, layout.slots)
+    layout = row_layout(table, len(table.physical_columns))
+    fixed = np.zeros(rows.num_rows, layout.dtype)
     fixed["version"] = VERSION
     fixed["columns"] = len(layout.names)
     ends = np.zeros(rows.num_rows, np.uint32)
     variable = []
     for at, (name, type_name) in enumerate(zip(layout.names, layout.types, strict=True)):
-        if name in layout.gone:
+        if name in layout.dropped:
             fixed["nulls"][:, at // 8] |= np.uint8(1 << (at % 8))
             if layout.variable[at]:
                 fixed[f"c{at}"] = ends
@@ -89,7 +89,7 @@ def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
             fixed[f"c{at}"] = ends
         else:
             slot = fixed[f"c{at}"]
-            slot[...] = _slot_values(type_name, array, slot.dtype)
+            slot[...] = _field_values(type_name, array, slot.dtype)
             if missing is not None:
                 slot[missing] = np.zeros(1, slot.dtype)[0]
     offsets = np.arange(rows.num_rows + 1, dtype=np.int32) * np.int32(layout.width)
@@ -109,14 +109,14 @@ def decode_rows(table: Table, values: pa.BinaryArray, columns: Sequence[str] | N
     starts = np.frombuffer(values.buffers()[1], np.int32, rows + 1, values.offset * 4)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
     first = starts[:-1]
-    if int(np.diff(starts).min()) < _SHORTEST:
+    if int(np.diff(starts).min()) < _MIN_ROW_BYTES:
         raise CorruptState(f"A row of {table.name} is shorter than its columns.")
     counts = data[first + 1] | data[first + 2].astype(np.uint16) << 8
     if not (data[first] == VERSION).all():
         raise CorruptState(f"A row of {table.name} has an unknown format.")
     written = int(counts[0])
     if (counts == written).all():
-        return _decode_alike(table, written, data, starts, wanted, schema)
+        return _decode_uniform(table, written, data, starts, wanted, schema)
     # Rows from before and after a column was added: each kind by itself, then back into their order.
     places, pieces = [], []
     for written in np.unique(counts):
@@ -131,19 +131,19 @@ def decode_rows(table: Table, values: pa.BinaryArray, columns: Sequence[str] | N
 def decode_row(table: Table, value: bytes) -> dict[str, Any]:
     """One row as Python values of the *outside* types."""
     try:
-        return _decoded(table, value)
+        return _decode(table, value)
     except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
         raise CorruptState(f"A row of {table.name} is damaged: {error}.") from error
 
 
-def _decoded(table: Table, value: bytes, plain: bool = False) -> dict[str, Any]:
+def _decode(table: Table, value: bytes, plain: bool = False) -> dict[str, Any]:
     if value[0] != VERSION:
         raise CorruptState(f"A row of {table.name} has an unknown format.")
-    layout = layout_of(table, value[1] | value[2] << 8)
-    fields = layout.form.unpack_from(value)
+    layout = row_layout(table, value[1] | value[2] << 8)
+    fields = layout.packer.unpack_from(value)
     row = dict(zip(layout.names, fields[3:], strict=True))
     start = layout.width
-    for name, convert in layout.var_readers:
+    for name, convert in layout.variable_readers:
         end = layout.width + row[name]
         row[name] = convert(value[start:end])
         start = end
@@ -154,46 +154,46 @@ def _decoded(table: Table, value: bytes, plain: bool = False) -> dict[str, Any]:
         for at, name in enumerate(layout.names):
             if nulls >> at & 1:
                 row[name] = None
-    for name, added in layout.added:
+    for name, added in layout.added_columns:
         row[name] = None if added is None else added.plain if plain else added.value
-    for name in layout.gone:
+    for name in layout.dropped:
         del row[name]
     return row
 
 
-def plain_row(table: Table, value: bytes) -> dict[str, Any]:
+def decode_plain_row(table: Table, value: bytes) -> dict[str, Any]:
     """One row as the plain values of `model.scalars`: dates, times and decimals are integers."""
-    return _decoded(table, value, plain=True)
+    return _decode(table, value, plain=True)
 
 
-def encode_plain(table: Table, row: Mapping[str, Any]) -> bytes:
+def encode_plain_row(table: Table, row: Mapping[str, Any]) -> bytes:
     """One row of plain values, as `encode_rows` writes it."""
-    layout = layout_of(table, len(table.places))
+    layout = row_layout(table, len(table.physical_columns))
     nulls, end, slots, variable = 0, 0, [], []
     for at, name in enumerate(layout.names):
         value = row.get(name)
         if value is None:
             nulls |= 1 << at
-            value = end if layout.variable[at] else _NULLS.get(layout.codes[at], 0)
+            value = end if layout.variable[at] else _NULL_FIELDS.get(layout.format_codes[at], 0)
         elif layout.variable[at]:
             data = value.encode() if layout.types[at] == types.STRING else value
             variable.append(data)
             value = end = end + len(data)
-        elif layout.codes[at] == "16s":
+        elif layout.format_codes[at] == "16s":
             value = value.to_bytes(16, "little", signed=True)
         slots.append(value)
     bits = nulls.to_bytes((len(layout.names) + 7) // 8, "little")
-    return b"".join([layout.form.pack(VERSION, len(layout.names), bits, *slots), *variable])
+    return b"".join([layout.packer.pack(VERSION, len(layout.names), bits, *slots), *variable])
 
 
-_NULLS = {"16s": bytes(16)}
+_NULL_FIELDS = {"16s": bytes(16)}
 
 
 # -- layout -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Initial:
+class InitialValue:
     """What rows show of a column that was added after they were written: for users, as `model.scalars` has it, and as
     an Arrow scalar of the column's type inside."""
 
@@ -202,63 +202,65 @@ class Initial:
     arrow: pa.Scalar
 
 
-def initial_of(table: Table, name: str) -> Initial | None:
+def initial_value(table: Table, name: str) -> InitialValue | None:
     """None if such rows show NULL."""
-    word = table.initials.get(name)
+    word = table.initial_by_column.get(name)
     if word is None:
         return None
-    column = replace(table.by_name[name.lower()], alias="", default=None)
-    array = column_values(table.name, column, [typed(table.name, name, column.type, word)])
+    column = replace(table.by_name[name.lower()], internal_alias="", default=None)
+    array = column_values(table.name, column, [parse_value(table.name, name, column.type, word)])
     alone = Table(table.id, table.name, (column,), ())
     row = encode_rows(alone, pa.table([array], schema=alone.arrow))[0].as_py()
-    return Initial(decode_row(alone, row)[name], plain_row(alone, row)[name], array[0])
+    return InitialValue(decode_row(alone, row)[name], decode_plain_row(alone, row)[name], array[0])
 
 
 @dataclass(frozen=True)
-class _Layout:
+class RowLayout:
     """Where the slots of a table's first columns are."""
 
     names: tuple[str, ...]
     types: tuple[Type, ...]
     variable: tuple[bool, ...]
-    slots: np.dtype[Any]
+    dtype: np.dtype[Any]
     width: int
-    added: tuple[tuple[str, Initial | None], ...]
+    added_columns: tuple[tuple[str, InitialValue | None], ...]
     """Columns that were added after rows of this layout were written, with what these rows show; None: NULL."""
-    gone: frozenset[str]
+    dropped: frozenset[str]
     """Names in `names` that stand for dropped columns."""
-    form: struct.Struct
-    codes: tuple[str, ...]
+    packer: struct.Struct
+    format_codes: tuple[str, ...]
     plain_readers: tuple[tuple[str, Callable[[Any], Any]], ...]
     """For values as `model.scalars` has them."""
     readers: tuple[tuple[str, Callable[[Any], Any]], ...]
-    var_readers: tuple[tuple[str, Callable[[bytes], Any]], ...]
+    variable_readers: tuple[tuple[str, Callable[[bytes], Any]], ...]
 
 
-_cache: dict[tuple[int, int], tuple[Table, _Layout]] = {}
+_layouts: dict[tuple[int, int], tuple[Table, RowLayout]] = {}
 
 
-def layout_of(table: Table, written: int) -> _Layout:
+def row_layout(table: Table, column_count: int) -> RowLayout:
     """Where the slots of rows lie that were written with so many columns."""
     # By identity: hashing a Table hashes all its columns, which would cost more than a point get.
-    known = _cache.get((id(table), written))
+    known = _layouts.get((id(table), column_count))
     if known is not None and known[0] is table:
         return known[1]
-    if len(_cache) > 10_000:
-        _cache.clear()
-    layout = _make_layout(table, written)
-    _cache[id(table), written] = (table, layout)
+    if len(_layouts) > 10_000:
+        _layouts.clear()
+    layout = _make_layout(table, column_count)
+    _layouts[id(table), column_count] = (table, layout)
     return layout
 
 
-def _make_layout(table: Table, written: int) -> _Layout:
-    gone = {at: replace(column, name=f"\0{at}") for at, column in table.gone}
-    places = [gone.get(at, column) for at, column in enumerate(table.places)]
-    if not 0 < written <= len(places):
-        raise WrittenLater(f"A row of {table.name} has {written} columns, the table {len(places)}.")
-    columns = [replace(c, type=t) for c, t in zip(places[:written], table.written_types(written), strict=True)]
-    bitmap = (written + 7) // 8
-    kinds = [_slot(c.type) for c in columns]
+def _make_layout(table: Table, column_count: int) -> RowLayout:
+    gone = {at: replace(column, name=f"\0{at}") for at, column in table.dropped_columns}
+    places = [gone.get(at, column) for at, column in enumerate(table.physical_columns)]
+    if not 0 < column_count <= len(places):
+        raise NewerRowLayout(f"A row of {table.name} has {column_count} columns, the table {len(places)}.")
+    columns = [
+        replace(c, type=t) for c, t in zip(places[:column_count], table.column_types_at(column_count), strict=True)
+    ]
+    bitmap = (column_count + 7) // 8
+    kinds = [_field_slot(c.type) for c in columns]
     slots = np.dtype(
         [("version", "u1"), ("columns", "<u2"), ("nulls", "u1", (bitmap,))]
         + [(f"c{at}", kind) for at, (kind, _) in enumerate(kinds)]
@@ -267,29 +269,31 @@ def _make_layout(table: Table, written: int) -> _Layout:
     if form.size != slots.itemsize:
         raise Defect(f"The layout of {table.name} has {form.size} bytes to struct and {slots.itemsize} to numpy.")
     variable = tuple(c.type in (types.STRING, types.BINARY) for c in columns)
-    made = [(c.name, reader(table.name, c.name, c.type)) for c in columns]
+    made = [(c.name, value_reader(table.name, c.name, c.type)) for c in columns]
     plain: list[tuple[str, Callable[[Any], Any] | None]] = [
-        (c.name, wide) for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"
+        (c.name, read_unscaled) for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"
     ]
     for now, then in zip(places, columns, strict=False):
         if now.type != then.type:
-            made.append((now.name, widened(then.type, now.type)))
-            plain.append((now.name, widened_plain(then.type, now.type)))
-    return _Layout(
+            made.append((now.name, value_widener(then.type, now.type)))
+            plain.append((now.name, plain_value_widener(then.type, now.type)))
+    return RowLayout(
         names=tuple(c.name for c in columns),
         types=tuple(c.type for c in columns),
         variable=variable,
-        slots=slots,
+        dtype=slots,
         width=slots.itemsize,
-        added=tuple(
-            (c.name, initial_of(table, c.name)) for at, c in enumerate(places) if at >= written and at not in gone
+        added_columns=tuple(
+            (c.name, initial_value(table, c.name))
+            for at, c in enumerate(places)
+            if at >= column_count and at not in gone
         ),
-        gone=frozenset(c.name for at, c in gone.items() if at < written),
-        form=form,
-        codes=tuple(code for _, code in kinds),
+        dropped=frozenset(c.name for at, c in gone.items() if at < column_count),
+        packer=form,
+        format_codes=tuple(code for _, code in kinds),
         plain_readers=tuple((name, make) for name, make in plain if make is not None),
         readers=tuple((name, make) for name, make in made if make is not None),
-        var_readers=tuple(
+        variable_readers=tuple(
             (c.name, bytes.decode if c.type == types.STRING else bytes) for c in columns if is_variable(c.type)
         ),
     )
@@ -299,13 +303,13 @@ def is_variable(type_name: Type) -> bool:
     return type_name in (types.STRING, types.BINARY)
 
 
-def _slot(type_name: Type) -> tuple[str, str]:
+def _field_slot(type_name: Type) -> tuple[str, str]:
     if digits := types.decimal_digits(type_name):
         return ("<i8", "q") if digits[0] <= 18 else ("V16", "16s")
-    return _SLOTS[type_name]
+    return _FIELD_SLOTS[type_name]
 
 
-def _slot_values(type_name: Type, array: pa.Array, slot: np.dtype[Any]) -> Array:
+def _field_values(type_name: Type, array: pa.Array, dtype: np.dtype[Any]) -> Array:
     """A fixed-width column's values as its slots hold them; what a NULL holds does not matter."""
     rows = len(array)
     if type_name == types.BOOLEAN:
@@ -314,31 +318,31 @@ def _slot_values(type_name: Type, array: pa.Array, slot: np.dtype[Any]) -> Array
         if digits[0] > 18:
             return np.frombuffer(array.buffers()[1], "V16", rows, array.offset * 16)
         return np.frombuffer(array.buffers()[1], "<i8", rows * 2, array.offset * 16)[::2]
-    return np.frombuffer(array.buffers()[1], slot, rows, array.offset * slot.itemsize)
+    return np.frombuffer(array.buffers()[1], dtype, rows, array.offset * dtype.itemsize)
 
 
 # -- decoding many ----------------------------------------------------------------------------------------------------
 
 
-def _decode_alike(
-    table: Table, written: int, data: Array, starts: Array, wanted: Sequence[str], schema: pa.Schema
+def _decode_uniform(
+    table: Table, column_count: int, data: Array, starts: Array, columns: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
     """Rows of one layout, lying one after another in `data` from `starts[i]` to `starts[i + 1]`."""
-    layout = layout_of(table, written)
+    layout = row_layout(table, column_count)
     rows = len(starts) - 1
     if int(np.diff(starts).min()) < layout.width:
         raise CorruptState(f"A row of {table.name} is shorter than its columns.")
     if int(starts[-1]) - int(starts[0]) == rows * layout.width:
-        fixed = np.frombuffer(data, layout.slots, rows, int(starts[0]))
+        fixed = np.frombuffer(data, layout.dtype, rows, int(starts[0]))
     else:
         # One record at every byte of the buffer, of which those at the row starts are copied out.
         everywhere = np.ndarray((int(starts[-1]) - layout.width + 1,), f"V{layout.width}", data, 0, (1,))
-        fixed = everywhere[starts[:-1]].view(layout.slots)
+        fixed = everywhere[starts[:-1]].view(layout.dtype)
     nulls = fixed["nulls"]
     some_null = np.bitwise_or.reduce(nulls, axis=0) if nulls.any() else np.zeros(nulls.shape[1], np.uint8)
-    variable = Strings(layout.variable, layout.width, data, starts, fixed)
+    variable = VariableColumns(layout.variable, layout.width, data, starts, fixed)
     index = {name: at for at, name in enumerate(layout.names)}
-    added = dict(layout.added)
+    added = dict(layout.added_columns)
     arrays = []
     for field in schema:
         at = index.get(field.name)
@@ -350,34 +354,34 @@ def _decode_alike(
         if some_null[at // 8] >> (at % 8) & 1:
             valid = pa.py_buffer(np.packbits(nulls[:, at // 8] >> (at % 8) & 1 ^ 1, bitorder="little"))
         if layout.variable[at]:
-            arrays.append(variable.column(at, field.type, valid))
+            arrays.append(variable.decode_column(at, field.type, valid))
         else:
             lies = types.arrow(layout.types[at])
             array = _fixed_column(layout.types[at], fixed[f"c{at}"], lies, valid)
-            arrays.append(array if lies == field.type else _cast(table, array, field))
+            arrays.append(array if lies == field.type else _cast_column(table, array, field))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _cast(table: Table, array: pa.Array, field: pa.Field) -> pa.Array:
+def _cast_column(table: Table, array: pa.Array, field: pa.Field) -> pa.Array:
     """A column that was written with another type than it has here."""
     try:
         return array.cast(field.type)
     except pa.ArrowInvalid:
-        raise WrittenLater(
+        raise NewerRowLayout(
             f"{table.name}.{field.name} has a wider type by now, and a value that needs it.", hint="Read again."
         ) from None
 
 
-def _fixed_column(type_name: Type, slots: Array, arrow: pa.DataType, valid: Any) -> pa.Array:
-    rows = len(slots)
+def _fixed_column(type_name: Type, field_values: Array, arrow: pa.DataType, valid: Any) -> pa.Array:
+    rows = len(field_values)
     if type_name == types.BOOLEAN:
-        values = np.packbits(slots, bitorder="little")
-    elif types.decimal_digits(type_name) and slots.dtype.kind == "i":
+        values = np.packbits(field_values, bitorder="little")
+    elif types.decimal_digits(type_name) and field_values.dtype.kind == "i":
         values = np.empty((rows, 2), np.int64)
-        values[:, 0] = slots
+        values[:, 0] = field_values
         values[:, 1] = values[:, 0] >> 63
     else:
-        values = np.ascontiguousarray(slots)
+        values = np.ascontiguousarray(field_values)
         if not values.flags.aligned:  # a single row is contiguous where it lies
             values = values.copy()
     return pa.Array.from_buffers(arrow, rows, [valid, pa.py_buffer(values)])

@@ -13,55 +13,55 @@ from typing import Any
 from viewkeeper.errors import BadValue
 
 
-def text(value: Any, what: str, hint: str) -> str:
+def check_text(value: Any, what: str, hint: str) -> str:
     """A text: a name, a statement."""
     if not isinstance(value, str):
-        raise BadValue(f"{what} is a text, not {short(value)}.", hint=hint)
+        raise BadValue(f"{what} is a text, not {shorten(value)}.", hint=hint)
     return value
 
 
-def texts(value: Any, what: str, hint: str) -> Mapping[str, str]:
+def check_texts(value: Any, what: str, hint: str) -> Mapping[str, str]:
     """Texts by name."""
     if not isinstance(value, Mapping):
-        raise BadValue(f"{what} are a dict, not {short(value)}.", hint=hint)
+        raise BadValue(f"{what} are a dict, not {shorten(value)}.", hint=hint)
     for name, one in value.items():
-        text(name, f"A name of {what.lower()}", hint)
-        text(one, f"{name}", hint)
+        check_text(name, f"A name of {what.lower()}", hint)
+        check_text(one, f"{name}", hint)
     return value
 
 
-def listed(value: Any, what: str, hint: str) -> list[str]:
+def check_names(value: Any, what: str, hint: str) -> list[str]:
     """A list of texts."""
     if not isinstance(value, (list, tuple, set, frozenset)):
-        raise BadValue(f"{what} are a list of names, not {short(value)}.", hint=hint)
-    return [text(one, f"One of the {what.lower()}", hint) for one in value]
+        raise BadValue(f"{what} are a list of names, not {shorten(value)}.", hint=hint)
+    return [check_text(one, f"One of the {what.lower()}", hint) for one in value]
 
 
-def seconds(value: Any, what: str, *, positive: bool = False) -> float:
+def check_seconds(value: Any, what: str, *, positive: bool = False) -> float:
     """A time, 0 or more; `positive`: more than 0. Infinity is as long as a thread can wait."""
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if not known or value < 0 or (positive and value == 0):
         least = "more than 0" if positive else "0 or more"
-        raise BadValue(f"{what} is {short(value)}.", hint=f"Give a number of seconds, {least}.")
+        raise BadValue(f"{what} is {shorten(value)}.", hint=f"Give a number of seconds, {least}.")
     return min(float(value), threading.TIMEOUT_MAX)
 
 
-def whole(value: Any, what: str, least: int) -> int:
+def check_whole_number(value: Any, what: str, minimum: int) -> int:
     """A whole number, also one of numpy's."""
     known = not isinstance(value, bool) and hasattr(value, "__index__")
-    if not known or int(value) < least:
-        raise BadValue(f"{what} is {short(value)}.", hint=f"Give a whole number, {least} or more.")
+    if not known or int(value) < minimum:
+        raise BadValue(f"{what} is {shorten(value)}.", hint=f"Give a whole number, {minimum} or more.")
     return int(value)
 
 
-def one_of(value: Any, what: str, choices: Sequence[str]) -> str:
+def check_choice(value: Any, what: str, choices: Sequence[str]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in choices:
-        raise BadValue(f"There is no {what} {short(value)}.", hint=f"Known: {', '.join(choices)}.")
+        raise BadValue(f"There is no {what} {shorten(value)}.", hint=f"Known: {', '.join(choices)}.")
     return value
 
 
-def short(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value as a message shows it."""
     written = repr(value)
     return written if len(written) <= 60 else written[:57] + "..."

@@ -38,28 +38,28 @@ Values = Any
 """A Python list or a pyarrow ChunkedArray; both have a length and slices."""
 
 
-class _Misfit(Exception):
+class _ValueMismatch(Exception):
     """Some value does not fit; which one is found by looking at slices."""
 
 
-class _WrongType(Exception):
+class _TypeMismatch(Exception):
     """The Arrow type does not fit, whatever the values."""
 
 
 def column_values(table: str, column: Column, values: Values) -> pa.Array:
     """The values as one array of the column's inside type, or BadValue naming the first row that does not fit."""
     try:
-        array = _fit(column.type, values)
-    except _WrongType:
+        array = _convert(column.type, values)
+    except _TypeMismatch:
         raise BadValue(
             f"{table}.{column.name}: Arrow type {values.type} does not fit {column.type.sql}.",
-            hint=f"Cast it first: {accepted(column.type)}",
+            hint=f"Cast it first: {accepted_values(column.type)}",
         ) from None
-    except _MISFITS:
-        row = _first_bad(column.type, values)
+    except _CONVERSION_ERRORS:
+        row = _find_first_invalid(column.type, values)
         raise BadValue(
-            f"{table}.{column.name}, row {row + 1}: {_shown(values, row)} is no {column.type.sql} value.",
-            hint=f"Give {accepted(column.type)}",
+            f"{table}.{column.name}, row {row + 1}: {_value_text(values, row)} is no {column.type.sql} value.",
+            hint=f"Give {accepted_values(column.type)}",
         ) from None
     if not column.nullable and array.null_count:
         row = pc.index(array.is_null(), True).as_py()
@@ -70,13 +70,13 @@ def column_values(table: str, column: Column, values: Values) -> pa.Array:
     return array
 
 
-def accepted(type_: Type) -> str:
+def accepted_values(type_: Type) -> str:
     """What a column of this type takes, as the end of a sentence."""
     if digits := types.decimal_digits(type_):
         precision, scale = digits
         return f"text, an int or a Decimal with at most {precision - scale} digits before and {scale} after the point."
     if types.is_integer(type_):
-        bits = types.bits(type_)
+        bits = types.bit_width(type_)
         return f"an integer from {-(2 ** (bits - 1))} to {2 ** (bits - 1) - 1}."
     return {
         types.BOOLEAN: "True or False.",
@@ -90,9 +90,9 @@ def accepted(type_: Type) -> str:
     }[type_]
 
 
-def _fit(type_: Type, values: Values) -> pa.Array:
+def _convert(type_: Type, values: Values) -> pa.Array:
     target = types.arrow(type_)
-    array = _from_python(type_, values) if isinstance(values, list) else _decoded(values)
+    array = _from_python(type_, values) if isinstance(values, list) else _unpack_encodings(values)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if pa.types.is_null(array.type):
@@ -100,23 +100,23 @@ def _fit(type_: Type, values: Values) -> pa.Array:
     return _FROM_ARROW[type_.family](array, type_)
 
 
-_MISFITS = (_Misfit, pa.ArrowException, OverflowError, ValueError, TypeError)
+_CONVERSION_ERRORS = (_ValueMismatch, pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
-def _first_bad(type_: Type, values: Values) -> int:
+def _find_first_invalid(type_: Type, values: Values) -> int:
     """The index of the first value that does not fit, by halving: about two more passes, and only for an error."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            _fit(type_, values[low:middle])
+            _convert(type_, values[low:middle])
             low = middle
-        except _MISFITS:
+        except _CONVERSION_ERRORS:
             high = middle
     return low
 
 
-def _shown(values: Values, row: int) -> str:
+def _value_text(values: Values, row: int) -> str:
     if isinstance(values, list):
         text = repr(values[row])
     else:
@@ -131,7 +131,7 @@ def _shown(values: Values, row: int) -> str:
 
 # -- from Python -------------------------------------------------------------------------------------------------------
 
-_PYTHON: dict[Family, tuple[tuple[type, ...], tuple[type, ...]]] = {
+_PYTHON_CLASSES: dict[Family, tuple[tuple[type, ...], tuple[type, ...]]] = {
     Family.BOOLEAN: ((bool, np.bool_), ()),
     Family.INTEGER: ((int, np.integer), (bool,)),
     Family.FLOAT: ((float, int, np.floating, np.integer), (bool,)),
@@ -147,21 +147,21 @@ _PYTHON: dict[Family, tuple[tuple[type, ...], tuple[type, ...]]] = {
 def _from_python(type_: Type, values: list[Any]) -> pa.Array:
     """A Python list as an Arrow array that `_FROM_ARROW` takes, its classes checked first."""
     family = type_.family
-    taken, refused = _PYTHON[family]
+    taken, refused = _PYTHON_CLASSES[family]
     kinds = set(map(type, values)) - {type(None)}
     if any(not issubclass(kind, taken) or issubclass(kind, refused) for kind in kinds):
-        raise _Misfit
+        raise _ValueMismatch
     if family is Family.DECIMAL:
         return pa.array([v if v is None or type(v) is str else str(v) for v in values], pa.string())
     if family in (Family.DATE, Family.TIME):
         if type_ == types.TIMESTAMP_NTZ and any(v.tzinfo for v in values if isinstance(v, datetime)):
-            raise _Misfit
+            raise _ValueMismatch
         if str in kinds:
             return pa.array([v.isoformat() if isinstance(v, date) else v for v in values], pa.string())
         return pa.array(values, types.arrow(type_))
     if type_ == types.FLOAT:
         wide = pa.array(values, pa.float64())
-        return _checked(wide.cast(pa.float32()), lambda narrow: pc.equal(pc.is_inf(narrow), pc.is_inf(wide)))
+        return _require(wide.cast(pa.float32()), lambda narrow: pc.equal(pc.is_inf(narrow), pc.is_inf(wide)))
     natural = {Family.INTEGER: pa.int64(), Family.FLOAT: pa.float64()}
     return pa.array(values, natural.get(family, types.arrow(type_)))
 
@@ -169,15 +169,15 @@ def _from_python(type_: Type, values: list[Any]) -> pa.Array:
 # -- from Arrow --------------------------------------------------------------------------------------------------------
 
 
-def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _unpack_encodings(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Dictionaries, run-end encoding and views unpacked."""
     source = values.type
     if pa.types.is_run_end_encoded(source):
-        return _decoded(pa.chunked_array([pc.run_end_decode(c) for c in values.chunks], source.value_type))
+        return _unpack_encodings(pa.chunked_array([pc.run_end_decode(c) for c in values.chunks], source.value_type))
     if pa.types.is_dictionary(source):
         # Through plain text: pyarrow cannot take from a dictionary of string views.
         words = pa.chunked_array([c.dictionary for c in values.chunks], source.value_type)
-        plain = _decoded(words).type
+        plain = _unpack_encodings(words).type
         chunks = [
             pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(plain)).dictionary_decode()
             for c in values.chunks
@@ -190,27 +190,27 @@ def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values
 
 
-def _checked(array: pa.Array, holds: Callable[[pa.Array], pa.Array]) -> pa.Array:
+def _require(array: pa.Array, predicate: Callable[[pa.Array], pa.Array]) -> pa.Array:
     """The array, if `holds` is true or NULL for all of it."""
-    if not pc.all(holds(array), skip_nulls=True, min_count=0).as_py():
-        raise _Misfit
+    if not pc.all(predicate(array), skip_nulls=True, min_count=0).as_py():
+        raise _ValueMismatch
     return array
 
 
-def _to_same(array: pa.Array, type_: Type) -> pa.Array:
+def _require_type(array: pa.Array, type_: Type) -> pa.Array:
     if array.type != types.arrow(type_):
-        raise _WrongType
+        raise _TypeMismatch
     return array
 
 
 def _to_string(array: pa.Array, type_: Type) -> pa.Array:
-    _to_same(array, type_).validate(full=True)
+    _require_type(array, type_).validate(full=True)
     return array
 
 
 def _to_integer(array: pa.Array, type_: Type) -> pa.Array:
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-        raise _WrongType
+        raise _TypeMismatch
     return array.cast(types.arrow(type_))
 
 
@@ -221,7 +221,7 @@ def _to_floating(array: pa.Array, type_: Type) -> pa.Array:
     narrow = array.cast(target)
     if target.bit_width < array.type.bit_width:
         back = narrow.cast(array.type)
-        _checked(array, lambda wide: pc.or_(pc.equal(wide, back), pc.is_nan(wide)))
+        _require(array, lambda wide: pc.or_(pc.equal(wide, back), pc.is_nan(wide)))
     return narrow
 
 
@@ -230,15 +230,15 @@ def _to_decimal(array: pa.Array, type_: Type) -> pa.Array:
     if pa.types.is_integer(source):
         array = array.cast(pa.decimal128(20, 0))
     elif not (pa.types.is_decimal(source) or pa.types.is_string(source)):
-        raise _WrongType
+        raise _TypeMismatch
     # Arrow multiplies up to the wider scale without noticing a 128-bit overflow (10^10 as decimal(38,38) comes out as
     # 0.1896…). A value this far out of range is plain to see as a float; the border itself Arrow checks exactly.
     bound = 10.0 ** (target.precision - target.scale) * (1 + 1e-9)
-    _checked(array.cast(pa.float64()), lambda size: pc.less(pc.abs(size), bound))
+    _require(array.cast(pa.float64()), lambda size: pc.less(pc.abs(size), bound))
     return array.cast(target)
 
 
-_DAYS = (-719_162, 2_932_896)
+_DATE_RANGE = (-719_162, 2_932_896)
 """0001-01-01 and 9999-12-31, the dates that Spark and Python both have."""
 
 
@@ -246,31 +246,31 @@ def _to_date(array: pa.Array, type_: Type) -> pa.Array:
     source = array.type
     if pa.types.is_timestamp(source) and source.tz is None:
         days = array.cast(pa.date32())
-        _checked(array, lambda given: pc.equal(given, days.cast(source)))
+        _require(array, lambda given: pc.equal(given, days.cast(source)))
     elif pa.types.is_date(source) or pa.types.is_string(source):
         days = array.cast(pa.date32())
     else:
-        raise _WrongType
-    return _checked(days, lambda d: _between(d.view(pa.int32()), *_DAYS))
+        raise _TypeMismatch
+    return _require(days, lambda d: _in_range(d.view(pa.int32()), *_DATE_RANGE))
 
 
 def _to_timestamp(array: pa.Array, type_: Type) -> pa.Array:
     source = array.type
     zoned = type_ == types.TIMESTAMP
     if pa.types.is_string(source):
-        array = _parsed_timestamps(array) if zoned else array.cast(pa.timestamp("us"))
+        array = _parse_timestamps(array) if zoned else array.cast(pa.timestamp("us"))
     elif not pa.types.is_timestamp(source) or (source.tz is not None and not zoned):
-        raise _WrongType
+        raise _TypeMismatch
     elif source.tz is not None:
         array = array.cast(pa.timestamp("us", "UTC"))
-    first, last = _DAYS
+    first, last = _DATE_RANGE
     day = 86_400_000_000
-    return _checked(
-        array.cast(pa.timestamp("us")), lambda t: _between(t.view(pa.int64()), first * day, (last + 1) * day - 1)
+    return _require(
+        array.cast(pa.timestamp("us")), lambda t: _in_range(t.view(pa.int64()), first * day, (last + 1) * day - 1)
     )
 
 
-def _parsed_timestamps(text: pa.Array) -> pa.Array:
+def _parse_timestamps(text: pa.Array) -> pa.Array:
     """ISO text with and without a zone, side by side; Arrow parses one kind at a time."""
     zoned = pc.match_substring_regex(text, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
     nothing = pa.scalar(None, pa.string())
@@ -279,17 +279,17 @@ def _parsed_timestamps(text: pa.Array) -> pa.Array:
     return pc.coalesce(with_zone, without)
 
 
-def _between(array: pa.Array, low: int, high: int) -> pa.Array:
+def _in_range(array: pa.Array, low: int, high: int) -> pa.Array:
     return pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
 
 
 _FROM_ARROW: dict[Family, Callable[[pa.Array, Type], pa.Array]] = {
-    Family.BOOLEAN: _to_same,
+    Family.BOOLEAN: _require_type,
     Family.INTEGER: _to_integer,
     Family.FLOAT: _to_floating,
     Family.DECIMAL: _to_decimal,
     Family.TEXT: _to_string,
-    Family.BINARY: _to_same,
+    Family.BINARY: _require_type,
     Family.DATE: _to_date,
     Family.TIME: _to_timestamp,
 }

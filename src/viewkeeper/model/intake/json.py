@@ -16,24 +16,24 @@ from typing import Any
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
-from viewkeeper.model.intake.columns import accepted
+from viewkeeper.model.intake.columns import accepted_values
 from viewkeeper.model.schema import Column, Table
 
 _FLOATS = {"NaN", "Infinity", "-Infinity"}
 
 
-def loads(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """A JSON text; ValueError, RecursionError or ArithmeticError where it is none."""
-    return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
 
 
-def _no_constant(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON; write it as text")
 
 
-def typed_objects(table: Table, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def convert_objects(table: Table, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The objects with values as the table's intake takes them."""
-    readers = {c.name.lower(): (c, read) for c in table.columns if (read := _reader(c)) is not None}
+    readers = {c.name.lower(): (c, read) for c in table.columns if (read := _value_reader(c)) is not None}
     return [
         {
             name: readers[name.lower()][1](table, readers[name.lower()][0], value) if name.lower() in readers else value
@@ -43,51 +43,51 @@ def typed_objects(table: Table, rows: Iterable[dict[str, Any]]) -> list[dict[str
     ]
 
 
-def typed_value(table: Table, column: Column, value: Any) -> Any:
+def convert_value(table: Table, column: Column, value: Any) -> Any:
     """One value as the table's intake takes it."""
-    read = _reader(column)
+    read = _value_reader(column)
     return value if read is None else read(table, column, value)
 
 
-def _reader(column: Column) -> Callable[[Table, Column, Any], Any] | None:
+def _value_reader(column: Column) -> Callable[[Table, Column, Any], Any] | None:
     if column.type == types.BINARY:
-        return _binary
+        return _read_binary
     if types.is_integer(column.type):
-        return _integer
-    return _float if types.is_float(column.type) else None
+        return _read_integer
+    return _read_float if types.is_float(column.type) else None
 
 
-def _binary(table: Table, column: Column, value: Any) -> Any:
+def _read_binary(table: Table, column: Column, value: Any) -> Any:
     try:
         return base64.b64decode(value, validate=True) if isinstance(value, str) else value
     except (binascii.Error, ValueError):
-        raise _misfit(table, column, value, "base64.") from None
+        raise _mismatch_error(table, column, value, "base64.") from None
 
 
-def _integer(table: Table, column: Column, value: Any) -> Any:
+def _read_integer(table: Table, column: Column, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     digits = value[1:] if value.startswith("-") else value
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-        raise _misfit(table, column, value, accepted(column.type))
+        raise _mismatch_error(table, column, value, accepted_values(column.type))
     return int(value)
 
 
-def _float(table: Table, column: Column, value: Any) -> Any:
+def _read_float(table: Table, column: Column, value: Any) -> Any:
     if isinstance(value, str) and value not in _FLOATS:
-        raise _misfit(table, column, value, accepted(column.type))
+        raise _mismatch_error(table, column, value, accepted_values(column.type))
     if isinstance(value, (str, Decimal)):
         try:
             found = float(value)
         except OverflowError:
-            raise _misfit(table, column, value, accepted(column.type)) from None
+            raise _mismatch_error(table, column, value, accepted_values(column.type)) from None
         if isinstance(value, Decimal) and math.isinf(found) and value.is_finite():
-            raise _misfit(table, column, value, accepted(column.type))
+            raise _mismatch_error(table, column, value, accepted_values(column.type))
         return found
     return value
 
 
-def _misfit(table: Table, column: Column, value: Any, wanted: str) -> BadValue:
+def _mismatch_error(table: Table, column: Column, value: Any, expected: str) -> BadValue:
     return BadValue(
-        f"{table.name}.{column.name}: {str(value)[:60]!r} is no {column.type.sql} value.", hint=f"Give {wanted}"
+        f"{table.name}.{column.name}: {str(value)[:60]!r} is no {column.type.sql} value.", hint=f"Give {expected}"
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
-from viewkeeper.model.intake.columns import accepted
+from viewkeeper.model.intake.columns import accepted_values
 from viewkeeper.model.types import Type
 
 EPOCH = dt.datetime(1970, 1, 1)
@@ -27,34 +27,34 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 def scalar_reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any]:
     """A function from one Python value (not None) of the column to its plain value."""
-    read = _reader(type_name)
+    read = _plain_reader(type_name)
 
     def checked(value: Any) -> Any:
         try:
             return read(value)
         except (TypeError, ValueError, OverflowError, InvalidOperation, AttributeError) as error:
             raise BadValue(
-                f"{table}.{column}: {_shown(value)} is no {type_name.sql} value ({error}).",
-                hint=f"Give {accepted(type_name)}",
+                f"{table}.{column}: {_value_text(value)} is no {type_name.sql} value ({error}).",
+                hint=f"Give {accepted_values(type_name)}",
             ) from error
 
     return checked
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _reader(type_name: Type) -> Callable[[Any], Any]:
+def _plain_reader(type_name: Type) -> Callable[[Any], Any]:
     if types.is_integer(type_name):
-        return _integer(types.bits(type_name))
+        return _integer_reader(types.bit_width(type_name))
     if digits := types.decimal_digits(type_name):
-        return _decimal(*digits)
-    return _PLAIN[type_name]
+        return _decimal_reader(*digits)
+    return _SCALAR_READERS[type_name]
 
 
-def _integer(bits: int) -> Callable[[Any], int]:
+def _integer_reader(bits: int) -> Callable[[Any], int]:
     limit = 1 << (bits - 1)
 
     def read(value: Any) -> int:
@@ -69,7 +69,7 @@ def _integer(bits: int) -> Callable[[Any], int]:
     return read
 
 
-def _decimal(precision: int, scale: int) -> Callable[[Any], int]:
+def _decimal_reader(precision: int, scale: int) -> Callable[[Any], int]:
     limit = 10**precision
 
     def read(value: Any) -> int:
@@ -96,20 +96,20 @@ def _decimal(precision: int, scale: int) -> Callable[[Any], int]:
     return read
 
 
-def _boolean(value: Any) -> bool:
+def _read_boolean(value: Any) -> bool:
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
     raise TypeError("not a boolean")
 
 
-def _float32(value: Any) -> float:
-    number = _float64(value)
+def _read_float32(value: Any) -> float:
+    number = _read_float64(value)
     # Rounded as a FLOAT column rounds it when written; an overflow is an error, infinity is a value.
     rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
     return rounded
 
 
-def _float64(value: Any) -> float:
+def _read_float64(value: Any) -> float:
     if isinstance(value, (bool, str)):
         raise TypeError("not a number")
     number = float(value)
@@ -118,20 +118,20 @@ def _float64(value: Any) -> float:
     return number
 
 
-def _string(value: Any) -> str:
+def _read_string(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("not a string")
     value.encode()
     return value
 
 
-def _binary(value: Any) -> bytes:
+def _read_binary(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise TypeError("not bytes")
 
 
-def _date(value: Any) -> int:
+def _read_date(value: Any) -> int:
     if isinstance(value, str):
         value = dt.date.fromisoformat(value)
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
@@ -139,7 +139,7 @@ def _date(value: Any) -> int:
     return value.toordinal() - EPOCH_ORDINAL
 
 
-def _timestamp(value: Any) -> int:
+def _read_timestamp(value: Any) -> int:
     if isinstance(value, str):
         value = dt.datetime.fromisoformat(value)
     if not isinstance(value, dt.datetime):
@@ -148,7 +148,7 @@ def _timestamp(value: Any) -> int:
     return (value - (EPOCH if value.tzinfo is None else EPOCH_UTC)) // _MICROSECOND
 
 
-def _timestamp_ntz(value: Any) -> int:
+def _read_timestamp_ntz(value: Any) -> int:
     if isinstance(value, str):
         value = dt.datetime.fromisoformat(value)
     if not isinstance(value, dt.datetime):
@@ -158,13 +158,13 @@ def _timestamp_ntz(value: Any) -> int:
     return (value - EPOCH) // _MICROSECOND
 
 
-_PLAIN: dict[Type, Callable[[Any], Any]] = {
-    types.BOOLEAN: _boolean,
-    types.FLOAT: _float32,
-    types.DOUBLE: _float64,
-    types.STRING: _string,
-    types.BINARY: _binary,
-    types.DATE: _date,
-    types.TIMESTAMP: _timestamp,
-    types.TIMESTAMP_NTZ: _timestamp_ntz,
+_SCALAR_READERS: dict[Type, Callable[[Any], Any]] = {
+    types.BOOLEAN: _read_boolean,
+    types.FLOAT: _read_float32,
+    types.DOUBLE: _read_float64,
+    types.STRING: _read_string,
+    types.BINARY: _read_binary,
+    types.DATE: _read_date,
+    types.TIMESTAMP: _read_timestamp,
+    types.TIMESTAMP_NTZ: _read_timestamp_ntz,
 }

@@ -16,16 +16,16 @@ from viewkeeper.model.schema import Table
 from viewkeeper.model.types import Kind, Type
 
 
-def key_values(table: Table, words: Sequence[str], *, whole: bool = True) -> tuple[Any, ...]:
+def parse_key(table: Table, texts: Sequence[str], *, complete: bool = True) -> tuple[Any, ...]:
     """The words of a command as the values of a key, or of its first columns, each by its column's type."""
     columns = table.key_columns
-    if len(words) > len(columns) or (whole and len(words) < len(columns)):
+    if len(texts) > len(columns) or (complete and len(texts) < len(columns)):
         names = ", ".join(column.name for column in columns)
         raise BadValue(
-            f"The key of {table.name} has {len(columns)} column(s), {len(words)} value(s) were given.",
+            f"The key of {table.name} has {len(columns)} column(s), {len(texts)} value(s) were given.",
             hint=f"The key is: {names}." if names else "It has one row: name no key.",
         )
-    return tuple(typed(table.name, c.name, c.type, word) for c, word in zip(columns, words, strict=False))
+    return tuple(parse_value(table.name, c.name, c.type, word) for c, word in zip(columns, texts, strict=False))
 
 
 _READERS: Mapping[Type, Callable[[str], Any]] = {
@@ -40,21 +40,23 @@ _READERS: Mapping[Type, Callable[[str], Any]] = {
 }
 
 
-_NUMBERS = (int, float, Decimal)
-_WRITTEN = re.compile(r"[0-9A-Za-z.+-]+")
+_NUMBER_READERS = (int, float, Decimal)
+_NUMBER_TEXT = re.compile(r"[0-9A-Za-z.+-]+")
 
 
-def typed(table: str, column: str, type_: Type, word: str) -> Any:
+def parse_value(table: str, column: str, type_: Type, text: str) -> Any:
     """A word as a value of the column's type."""
     read = Decimal if type_.kind is Kind.DECIMAL else _READERS.get(type_, int)
     try:
-        if read in _NUMBERS and not _WRITTEN.fullmatch(word):
+        if read in _NUMBER_READERS and not _NUMBER_TEXT.fullmatch(text):
             raise ValueError  # Python reads 1_000 and digits of any script, SQL and JSON do not
-        return read(word)
+        return read(text)
     except (ValueError, KeyError, ArithmeticError):
-        from viewkeeper.model.intake.columns import accepted
+        from viewkeeper.model.intake.columns import accepted_values
 
-        raise BadValue(f"{table}.{column}: {word!r} is no {type_.sql} value.", hint=f"Give {accepted(type_)}") from None
+        raise BadValue(
+            f"{table}.{column}: {text!r} is no {type_.sql} value.", hint=f"Give {accepted_values(type_)}"
+        ) from None
 
 
 # Names and key values as segments of a URL's path, as a server of views reads them.
@@ -71,7 +73,7 @@ RESERVED = ("views", "tables", "sql", "status", "events", "openapi.json")
 """Names of the interface's own: a table that is called so is written with ~."""
 
 
-def segment_of(value: Any) -> str:
+def path_segment(value: Any) -> str:
     """A key's value as a segment."""
     if value is None:
         return NULL
@@ -86,7 +88,7 @@ def segment_of(value: Any) -> str:
     return quote(text, safe="")
 
 
-def name_segment(name: str) -> str:
+def name_path_segment(name: str) -> str:
     """A table's or view's name as a segment."""
     reserved = name.startswith("~") or name in (".", "..", *RESERVED)
     return quote("~" + name if reserved else name, safe="")

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.int128 import DIGIT, Doubles, Ints, Wide, nearest
+from viewkeeper.model.int128 import DIGIT_BITS, Doubles, Int128Array, Ints, nearest_doubles
 
 NAN, PLUS_INFINITY, MINUS_INFINITY = 253, 254, 255
 BUCKETS = 256
@@ -29,67 +29,69 @@ _CHUNK_DIGITS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Totals:
+class BucketTotals:
     """One accumulator's bucket rows: `value` is the total of `group` in `bucket`, each pair once, by group."""
 
     group: Ints
     bucket: Ints
-    value: Wide
+    value: Int128Array
 
 
-def bits(column: Any) -> Any:
+def double_bits(column: Any) -> Any:
     """A float or double column as the bit patterns of its doubles (uint64): what `terms` reads."""
     return pc.cast(column, pa.float64()).combine_chunks().view(pa.uint64())
 
 
-def terms(bits: str, kept: str) -> tuple[str, ...]:
+def sum_terms_sql(bits_column: str, columns: str) -> tuple[str, ...]:
     """SELECTs over `rows` of the columns `kept` and (`¤bucket`, `¤term`, `¤times`): add up ¤term · ¤times by bucket.
 
     `bits` names the column of bit patterns; `¤times` is the weight, with the double's sign.
     """
     sign = "CASE WHEN ¤negative THEN -¤w ELSE ¤w END"
-    return _finite(bits, kept, "¤e >> 5", f"{_MANTISSA} * (1::UBIGINT << (¤e & 31))", sign), _special(bits, kept)
+    return _finite_terms_sql(
+        bits_column, columns, "¤e >> 5", f"{_MANTISSA} * (1::UBIGINT << (¤e & 31))", sign
+    ), _special_terms_sql(bits_column, columns)
 
 
-def square_terms(bits: str, kept: str) -> tuple[str, ...]:
+def square_terms_sql(bits_column: str, columns: str) -> tuple[str, ...]:
     """The same for squares, in units of 2^−2150: m² has 106 bits, so it goes in as two terms."""
     square, place = f"({_MANTISSA} * {_MANTISSA})", "(2 * ¤e + 53)"
     low = f"({square} & {(1 << 53) - 1}) * (1::UBIGINT << (2 * ¤e & 31))"
     high = f"({square} >> 53) * (1::UBIGINT << ({place} & 31))"
     return (
-        _finite(bits, kept, "2 * ¤e >> 5", low, "¤w"),
-        _finite(bits, kept, f"{place} >> 5", high, "¤w"),
-        _special(bits, kept),
+        _finite_terms_sql(bits_column, columns, "2 * ¤e >> 5", low, "¤w"),
+        _finite_terms_sql(bits_column, columns, f"{place} >> 5", high, "¤w"),
+        _special_terms_sql(bits_column, columns),
     )
 
 
 _MANTISSA = f"(CASE WHEN ¤e = 0 THEN ¤f * 2 ELSE ¤f | {1 << 52} END)::HUGEINT"
 
 
-def _finite(bits: str, kept: str, bucket: str, term: str, times: str) -> str:
-    fields = f"({bits} >> 52) & 2047 AS ¤e, {bits} & {(1 << 52) - 1} AS ¤f, {bits} >> 63 = 1 AS ¤negative"
-    inner = f"SELECT *, {fields} FROM rows WHERE {bits} IS NOT NULL"
+def _finite_terms_sql(bits_column: str, columns: str, bucket: str, term: str, times: str) -> str:
+    fields = f"({bits_column} >> 52) & 2047 AS ¤e, {bits_column} & {(1 << 52) - 1} AS ¤f, {bits_column} >> 63 = 1 AS ¤negative"
+    inner = f"SELECT *, {fields} FROM rows WHERE {bits_column} IS NOT NULL"
     shown = f"({bucket})::INTEGER AS ¤bucket, {term} AS ¤term, {times} AS ¤times"
-    return f"SELECT {kept}{shown} FROM ({inner}) WHERE ¤e <> 2047"
+    return f"SELECT {columns}{shown} FROM ({inner}) WHERE ¤e <> 2047"
 
 
-def _special(bits: str, kept: str) -> str:
-    infinity = f"WHEN {bits} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY}"
-    bucket = f"CASE WHEN {bits} & {(1 << 52) - 1} <> 0 THEN {NAN} {infinity} END::INTEGER"
+def _special_terms_sql(bits_column: str, columns: str) -> str:
+    infinity = f"WHEN {bits_column} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY}"
+    bucket = f"CASE WHEN {bits_column} & {(1 << 52) - 1} <> 0 THEN {NAN} {infinity} END::INTEGER"
     shown = f"{bucket} AS ¤bucket, 1::HUGEINT AS ¤term, ¤w AS ¤times"
-    return f"SELECT {kept}{shown} FROM rows WHERE ({bits} >> 52) & 2047 = 2047"
+    return f"SELECT {columns}{shown} FROM rows WHERE ({bits_column} >> 52) & 2047 = 2047"
 
 
-def rounded(groups: int, totals: Totals) -> Doubles:
+def round_totals(group_count: int, totals: BucketTotals) -> Doubles:
     """The double nearest to the sum of each of `groups` groups; 0.0 where there is nothing."""
     group, bucket, digits = totals.group, totals.bucket, totals.value.digits
-    result = np.zeros(groups, np.float64)
+    result = np.zeros(group_count, np.float64)
     finite = bucket < NAN
     if finite.any():
         _round_finite(result, group[finite], bucket[finite], digits[finite])
     if not finite.all():
         counted = (digits != 0).any(axis=1) & ~finite
-        special = np.zeros((groups, 3), np.bool_)
+        special = np.zeros((group_count, 3), np.bool_)
         special[group[counted], bucket[counted] - NAN] = True
         nan, plus, minus = special.T
         result[plus] = np.inf
@@ -109,4 +111,4 @@ def _round_finite(result: Doubles, group: Ints, bucket: Ints, terms: Ints) -> No
         digits = np.zeros((stop - start, width), np.int64)
         for j in range(4):
             digits[group[low:high] - start, bucket[low:high] + j] += terms[low:high, j]
-        result[start:stop] = nearest(digits, DIGIT * lowest - 1075)
+        result[start:stop] = nearest_doubles(digits, DIGIT_BITS * lowest - 1075)

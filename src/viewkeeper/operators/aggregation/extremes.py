@@ -19,63 +19,68 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.model.int128 import Flags, Ints, Wide
+from viewkeeper.model.int128 import Flags, Int128Array, Ints
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT
-from viewkeeper.operators.aggregation.groups import aligned, stretches
+from viewkeeper.operators.aggregation.groups import align_to_groups, group_ranges
 from viewkeeper.operators.aggregation.spec import AggregateSpec
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.hash_index import Hashes
-from viewkeeper.state.row_ranges import spans
+from viewkeeper.state.row_ranges import expand_ranges
 from viewkeeper.state.run import Arrangement, distinct_hashes, hashes_of, weights_of
 
 _FIRST_WINDOW = 64
 _GROWTH = 16
-_SORT_IN_DUCKDB = 1 << 16
-_WORD = np.iinfo(np.int64)
-_NONE = np.zeros(0, np.int64)
+_MIN_DUCKDB_SORT_ROWS = 1 << 16
+_INT64 = np.iinfo(np.int64)
+_NO_ROW_IDS = np.zeros(0, np.int64)
 
 Extremes = dict[tuple[str, str], Any]
 """A column for each of ("Min" or "Max", "old" or "new"), one value a group."""
 
 
-def by_value(duck: Duck, values: pa.Table, argument: str) -> pa.Table:
+def sort_by_value(statements: PreparedStatements, values: pa.Table, argument: str) -> pa.Table:
     """Values in the order that runs of them have. DuckDB and Arrow agree on it; NaN comes last."""
-    if values.num_rows >= _SORT_IN_DUCKDB:
-        return duck.run(f"FROM delta ORDER BY {HASH}, {quoted(argument)}", delta=values)
+    if values.num_rows >= _MIN_DUCKDB_SORT_ROWS:
+        return statements.run(f"FROM delta ORDER BY {HASH}, {quoted(argument)}", delta=values)
     return values.take(pc.sort_indices(values, sort_keys=[(HASH, "ascending"), (argument, "ascending")]))
 
 
-def change(
-    duck: Duck, spec: AggregateSpec, argument: str, state: Arrangement, delta: pa.Table, groups: pa.Table
+def find_extremes(
+    statements: PreparedStatements,
+    spec: AggregateSpec,
+    argument: str,
+    state: Arrangement,
+    delta: pa.Table,
+    groups: pa.Table,
 ) -> Extremes:
     """The extremes of each of `groups` (keys and `¤h`), of the state and of the state with the delta, `by_value`."""
     columns = [*(k.name for k in spec.keys), argument, WEIGHT, HASH]
     functions = [f for f in ("Min", "Max") if any((m.function, m.argument) == (f, argument) for m in spec.measures)]
     delta = delta.select(columns)
-    found = {(f, side): _Found([], []) for f in functions for side in ("old", "new")}
+    found = {(f, side): _ExtremeValues([], []) for f in functions for side in ("old", "new")}
     pending = np.arange(groups.num_rows)
     size = _FIRST_WINDOW
     while len(pending):
         asked = groups.take(pa.array(pending)) if len(pending) < groups.num_rows else groups
-        window = _window(state, delta, argument, distinct_hashes(asked), size, functions)
-        place = aligned(duck, spec, asked, window.rows)
-        pending = pending[_read(found, pending, window, argument, place, hashes_of(asked))]
+        window = _read_window(state, delta, argument, distinct_hashes(asked), size, functions)
+        place = align_to_groups(statements, spec, asked, window.rows)
+        pending = pending[_evaluate_window(found, pending, window, argument, place, hashes_of(asked))]
         size *= _GROWTH
     none = delta.column(argument).combine_chunks().slice(0, 0)
-    return {key: f.column(groups.num_rows, none) for key, f in found.items()}
+    return {key: f.to_column(groups.num_rows, none) for key, f in found.items()}
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ExtremeValues:
     """Values of some groups."""
 
     groups: list[Ints]
     values: list[Any]
 
-    def column(self, groups: int, none: Any) -> Any:
-        values = pa.concat_arrays([none, *self.values])
-        row = np.full(groups, -1, np.int64)
+    def to_column(self, group_count: int, no_values: Any) -> Any:
+        values = pa.concat_arrays([no_values, *self.values])
+        row = np.full(group_count, -1, np.int64)
         if self.groups:
             row[np.concatenate(self.groups)] = np.arange(len(values))
         return values.take(pa.array(row, mask=row < 0))
@@ -90,23 +95,25 @@ class _Window:
 
     hashes: Hashes
     rows: pa.Table
-    old: int
+    old_row_count: int
     bounds: dict[str, pa.Table]
 
 
-def _window(
+def _read_window(
     state: Arrangement, delta: pa.Table, argument: str, hashes: Hashes, size: int, functions: list[str]
 ) -> _Window:
     rows: list[pa.Table] = []
     bounds = {f: [delta.select([argument, HASH]).slice(0, 0)] for f in functions}
-    for run in state.near(hashes).runs:
+    for run in state.runs_overlapping(hashes).runs:
         start, stop = run.ranges(hashes)
         length = stop - start
         head = np.minimum(length, size if "Min" in functions else 0)
         tail = np.minimum(length - head, size if "Max" in functions else 0)
         partial = head + tail < length
         places = (
-            np.concatenate([spans(start, head), spans(stop - tail, tail)]) if "Max" in functions else spans(start, head)
+            np.concatenate([expand_ranges(start, head), expand_ranges(stop - tail, tail)])
+            if "Max" in functions
+            else expand_ranges(start, head)
         )
         rows.append(run.take(places).select(delta.column_names))
         for function, inner in (("Min", start + head - 1), ("Max", stop - tail)):
@@ -117,8 +124,13 @@ def _window(
     return _Window(hashes, every, old, {f: pa.concat_tables(tables) for f, tables in bounds.items()})
 
 
-def _read(
-    found: dict[tuple[str, str], _Found], pending: Ints, window: _Window, argument: str, place: Ints, hashes: Hashes
+def _evaluate_window(
+    extremes: dict[tuple[str, str], _ExtremeValues],
+    pending: Ints,
+    window: _Window,
+    argument: str,
+    group_of_row: Ints,
+    hashes: Hashes,
 ) -> Flags:
     """Note what the window proves about the pending groups, and tell for which it does not prove everything.
 
@@ -126,18 +138,22 @@ def _read(
     """
     values = window.rows.column(argument).combine_chunks()
     inner = [bounds.column(argument).combine_chunks() for bounds in window.bounds.values()]
-    codes, *inner_codes = _codes(values, *inner) if window.old else [_ascending(values), *(_NONE for _ in inner)]
-    order = _order(place, codes)
-    order = order[np.searchsorted(place[order], 0) :]
-    group, code = place[order], codes[order]
+    codes, *inner_codes = (
+        _encode_values(values, *inner)
+        if window.old_row_count
+        else [_number_ordered_values(values), *(_NO_ROW_IDS for _ in inner)]
+    )
+    order = _sort_order(group_of_row, codes)
+    order = order[np.searchsorted(group_of_row[order], 0) :]
+    group, code = group_of_row[order], codes[order]
     first = np.concatenate([[True], (group[1:] != group[:-1]) | (code[1:] != code[:-1])])[: len(group)]
-    cut = stretches(first, order < window.old)
+    cut = group_ranges(first, order < window.old_row_count)
     old, new = cut.sums(weights_of(window.rows)[order])
     group, code, row = group[cut.start], code[cut.start], order[cut.start]
     unproven = np.zeros(len(pending), np.bool_)
     answers: list[tuple[tuple[str, str], Ints, Ints]] = []
     for (function, bounds), bound_codes in zip(window.bounds.items(), inner_codes, strict=True):
-        bound, limited = _bound(function, bounds, bound_codes, window.hashes, hashes)
+        bound, limited = _read_bounds(function, bounds, bound_codes, window.hashes, hashes)
         before = np.less if function == "Min" else np.greater
         inside = before(code, bound[group]) | ~limited[group]
         for side, weight in (("old", old), ("new", new)):
@@ -150,51 +166,53 @@ def _read(
             unproven |= lacking
     for key, who, where in answers:
         proven = ~unproven[who]
-        found[key].groups.append(pending[who[proven]])
-        found[key].values.append(values.take(pa.array(where[proven])))
+        extremes[key].groups.append(pending[who[proven]])
+        extremes[key].values.append(values.take(pa.array(where[proven])))
     return unproven
 
 
-def _bound(function: str, bounds: pa.Table, codes: Ints, touched: Hashes, hashes: Hashes) -> tuple[Ints, Flags]:
+def _read_bounds(
+    function: str, bounds: pa.Table, bound_codes: Ints, range_hashes: Hashes, hashes: Hashes
+) -> tuple[Ints, Flags]:
     """For each group, the value up to which all rows were read, and whether there is such a limit."""
-    limit, limited = np.zeros(len(touched), np.int64), np.zeros(len(touched), np.bool_)
+    limit, limited = np.zeros(len(range_hashes), np.int64), np.zeros(len(range_hashes), np.bool_)
     if bounds.num_rows:
-        where = np.searchsorted(touched, hashes_of(bounds))
+        where = np.searchsorted(range_hashes, hashes_of(bounds))
         limited[where] = True
-        tighten, free = (np.minimum, _WORD.max) if function == "Min" else (np.maximum, _WORD.min)
+        tighten, free = (np.minimum, _INT64.max) if function == "Min" else (np.maximum, _INT64.min)
         limit[where] = free
-        tighten.at(limit, where, codes)
-    of_group = np.searchsorted(touched, hashes)
+        tighten.at(limit, where, bound_codes)
+    of_group = np.searchsorted(range_hashes, hashes)
     return limit[of_group], limited[of_group]
 
 
-def _order(place: Ints, code: Ints) -> Ints:
+def _sort_order(group_of_row: Ints, code: Ints) -> Ints:
     """By group, value, and age. A delta alone is in this order already."""
-    same = place[1:] == place[:-1]
-    if bool(((place[1:] > place[:-1]) | (same & (code[1:] >= code[:-1]))).all()):
-        return np.arange(len(place))
-    return np.lexsort((code, place))  # stable: old rows come before the delta's
+    same = group_of_row[1:] == group_of_row[:-1]
+    if bool(((group_of_row[1:] > group_of_row[:-1]) | (same & (code[1:] >= code[:-1]))).all()):
+        return np.arange(len(group_of_row))
+    return np.lexsort((code, group_of_row))  # stable: old rows come before the delta's
 
 
-def _ascending(values: Any) -> Ints:
+def _number_ordered_values(values: Any) -> Ints:
     """Codes for values that are in order within each group: a new one wherever the value differs from the last."""
     last, this = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
     steps = pc.not_equal(last, this)
     if pa.types.is_floating(values.type):
         steps = pc.and_not(steps, pc.and_(pc.is_nan(last), pc.is_nan(this)))
-    return np.concatenate([_NONE, [0], np.cumsum(steps.to_numpy(zero_copy_only=False))])[: len(values)]
+    return np.concatenate([_NO_ROW_IDS, [0], np.cumsum(steps.to_numpy(zero_copy_only=False))])[: len(values)]
 
 
-def _codes(*columns: Any) -> list[Ints]:
+def _encode_values(*columns: Any) -> list[Ints]:
     """Integers in the order of the values, for all columns together."""
     values = pa.concat_arrays(columns)
     kind = values.type
     codes: Ints
     if pa.types.is_floating(kind):
         bits = values.cast(pa.float64()).view(pa.int64()).to_numpy()
-        codes = np.where(np.isnan(values.to_numpy()), _WORD.max, bits ^ ((bits >> 63) & _WORD.max))
+        codes = np.where(np.isnan(values.to_numpy()), _INT64.max, bits ^ ((bits >> 63) & _INT64.max))
     elif pa.types.is_decimal(kind) and kind.precision <= 18:
-        codes = Wide.of(values).low.view(np.int64)
+        codes = Int128Array.from_decimals(values).low.view(np.int64)
     elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         codes = values.cast(pa.int64()).to_numpy()
     elif pa.types.is_date32(kind) or pa.types.is_timestamp(kind):

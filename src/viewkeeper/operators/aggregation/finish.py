@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.model import types
-from viewkeeper.model.int128 import DIGIT, Flags, Ints, Wide, combined
+from viewkeeper.model.int128 import DIGIT_BITS, Flags, Int128Array, Ints, add_upper_words
 from viewkeeper.operators.aggregation import exact_float_sum
-from viewkeeper.operators.aggregation.groups import Sides
-from viewkeeper.operators.aggregation.spec import VARIANCES, Accumulator, Measure, needs, summing
+from viewkeeper.operators.aggregation.groups import GroupTotals
+from viewkeeper.operators.aggregation.spec import VARIANCES, Accumulator, Measure, accumulators_of, sum_accumulator
 
 # Variance and standard deviation from exact sums: nothing cancels, whatever the values' size.
 #
@@ -26,13 +26,13 @@ from viewkeeper.operators.aggregation.spec import VARIANCES, Accumulator, Measur
 # integer, one for each touched group. NaN or an infinity among the values makes NaN; too few values make NULL.
 
 
-def variances(
-    function: str, count: Ints, sums: exact_float_sum.Totals, squares: exact_float_sum.Totals
+def compute_variances(
+    function: str, count: Ints, sums: exact_float_sum.BucketTotals, squares: exact_float_sum.BucketTotals
 ) -> list[float | None]:
     """`function` of each group, given how many values it has and its totals of x and x² in buckets."""
     sample = function.endswith("Samp")
-    first, low = _integers(len(count), sums)
-    second, square_low = _integers(len(count), squares)
+    first, low = _integer_totals(len(count), sums)
+    second, square_low = _integer_totals(len(count), squares)
     shift = min(2 * low, square_low)
     scale = 2 * 1075 - shift
     undefined = _has_special(len(count), sums)
@@ -44,110 +44,110 @@ def variances(
             found.append(float("nan"))
         else:
             above = (c * xx << (square_low - shift)) - (x * x << (2 * low - shift))
-            variance = _rounded_quotient(above, c * (c - 1 if sample else c), scale)
+            variance = _divide(above, c * (c - 1 if sample else c), scale)
             found.append(variance**0.5 if function.startswith("Stddev") else variance)
     return found
 
 
-def _integers(groups: int, totals: exact_float_sum.Totals) -> tuple[list[int], int]:
+def _integer_totals(group_count: int, totals: exact_float_sum.BucketTotals) -> tuple[list[int], int]:
     """Each group's total as an integer in units of 2^low, above the unit of its kind."""
     finite = totals.bucket < exact_float_sum.NAN
     group, bucket = totals.group[finite], totals.bucket[finite]
-    low = DIGIT * int(bucket.min()) if len(bucket) else 0
-    result = [0] * groups
-    for g, b, value in zip(group.tolist(), bucket.tolist(), totals.value.integers[finite].tolist(), strict=True):
-        result[g] += value << (DIGIT * b - low)
+    low = DIGIT_BITS * int(bucket.min()) if len(bucket) else 0
+    result = [0] * group_count
+    for g, b, value in zip(group.tolist(), bucket.tolist(), totals.value.python_integers[finite].tolist(), strict=True):
+        result[g] += value << (DIGIT_BITS * b - low)
     return result, low
 
 
-def _has_special(groups: int, totals: exact_float_sum.Totals) -> Flags:
-    special = np.zeros(groups, np.bool_)
+def _has_special(group_count: int, totals: exact_float_sum.BucketTotals) -> Flags:
+    special = np.zeros(group_count, np.bool_)
     special[
         totals.group[(totals.bucket >= exact_float_sum.NAN) & ((totals.value.low != 0) | (totals.value.high != 0))]
     ] = True
     return special
 
 
-def _rounded_quotient(above: int, below: int, scale: int) -> float:
+def _divide(numerator: int, denominator: int, scale: int) -> float:
     """above / below · 2^−scale, rounded once."""
     try:
-        return above / (below << scale) if scale >= 0 else (above << -scale) / below
+        return numerator / (denominator << scale) if scale >= 0 else (numerator << -scale) / denominator
     except OverflowError:
         return float("inf")
 
 
-Column = tuple[Any, Flags | None]
+MeasureColumn = tuple[Any, Flags | None]
 
 
-def read(measure: Measure, sides: Sides) -> Column:
+def read_measure(measure: Measure, totals: GroupTotals) -> MeasureColumn:
     """A measure of every group, from additive state. (Min and Max are read from values: `extremes`.)"""
     a, function = measure.argument, measure.function
     if a is None:
-        return pa.array(sides.rows), None
-    count = sides.counts[Accumulator("count", a, measure.distinct).name]
+        return pa.array(totals.row_counts), None
+    count = totals.counts[Accumulator("count", a, measure.distinct).name]
     if function == "Count":
         return pa.array(count), None
     if function in VARIANCES:
-        _, first, second = needs(measure)
-        found = variances(function, count, sides.buckets[first], sides.buckets[second])
+        _, first, second = accumulators_of(measure)
+        found = compute_variances(function, count, totals.buckets[first], totals.buckets[second])
         return pa.array(found, pa.float64()), None
-    accumulator = summing(measure)
+    accumulator = sum_accumulator(measure)
     if accumulator.is_bucketed:
-        doubles = exact_float_sum.rounded(len(count), sides.buckets[accumulator])
+        doubles = exact_float_sum.round_totals(len(count), totals.buckets[accumulator])
         if function == "Average":
             doubles /= np.maximum(count, 1)
         return pa.array(doubles, mask=count == 0), None
-    total, fits = _total(accumulator, sides)
+    total, fits = _read_total(accumulator, totals)
     if function == "Sum":
-        return _sum(measure, count, total, fits)
-    return _average(measure, count, total, fits)
+        return _read_sum(measure, count, total, fits)
+    return _read_average(measure, count, total, fits)
 
 
-def _total(accumulator: Accumulator, sides: Sides) -> tuple[Wide, Flags | None]:
+def _read_total(accumulator: Accumulator, totals: GroupTotals) -> tuple[Int128Array, Flags | None]:
     """The exact sum, and where it fits 128 bits (None: everywhere)."""
     if accumulator.kind == "wide":
-        lower, upper = (sides.sums[c] for c in accumulator.columns)
-        return combined(lower, upper)
-    return sides.sums[accumulator.name], None
+        lower, upper = (totals.sums[c] for c in accumulator.columns)
+        return add_upper_words(lower, upper)
+    return totals.sums[accumulator.name], None
 
 
-def _sum(measure: Measure, count: Ints, total: Wide, fits: Flags | None) -> Column:
+def _read_sum(measure: Measure, count: Ints, total: Int128Array, fits: Flags | None) -> MeasureColumn:
     some = count > 0
     if digits := types.decimal_digits(measure.type):
-        inside = _and(total.within(10 ** digits[0]), fits)
-        return total.decimals(types.arrow(measure.type), some & inside), some & ~inside
-    inside = _and(total.is_long, fits)
+        inside = _combine_flags(total.is_within(10 ** digits[0]), fits)
+        return total.to_decimals(types.arrow(measure.type), some & inside), some & ~inside
+    inside = _combine_flags(total.fits_int64, fits)
     return pa.array(total.low.view(np.int64), mask=~some | ~inside), some & ~inside
 
 
-def _average(measure: Measure, count: Ints, total: Wide, fits: Flags | None) -> Column:
+def _read_average(measure: Measure, count: Ints, total: Int128Array, fits: Flags | None) -> MeasureColumn:
     some = count > 0
     given, result = types.decimal_digits(measure.argument_type or types.VOID), types.decimal_digits(measure.type)
     if not given or not result:
         return pa.array(total.doubles / np.maximum(count, 1), mask=~some), None
     # The sum has to fit Spark's type for it, and the quotient the result's.
-    inside = _and(total.within(10 ** min(38, given[0] + 10)), fits)
-    quotient = _quotient(total, np.maximum(count, 1), 10 ** (result[1] - given[1]), some & inside)
-    inside &= quotient.within(10 ** result[0])
-    return quotient.decimals(types.arrow(measure.type), some & inside), some & ~inside
+    inside = _combine_flags(total.is_within(10 ** min(38, given[0] + 10)), fits)
+    quotient = _divide_half_up(total, np.maximum(count, 1), 10 ** (result[1] - given[1]), some & inside)
+    inside &= quotient.is_within(10 ** result[0])
+    return quotient.to_decimals(types.arrow(measure.type), some & inside), some & ~inside
 
 
-def _quotient(total: Wide, count: Ints, power: int, wanted: Flags) -> Wide:
+def _divide_half_up(total: Int128Array, count: Ints, power: int, is_needed: Flags) -> Int128Array:
     """total · power / count, half away from zero; zero where it is not wanted."""
     small = total.low.view(np.int64)
     limit = 2**61 // power
-    if bool(((total.is_long & (small < limit) & (small > -limit) & (count < 2**61)) | ~wanted).all()):
-        small = np.where(wanted, small, 0)
+    if bool(((total.fits_int64 & (small < limit) & (small > -limit) & (count < 2**61)) | ~is_needed).all()):
+        small = np.where(is_needed, small, 0)
         size = (2 * np.abs(small) * power + count) // (2 * count)
         quotient = np.where(small < 0, -size, size)
-        return Wide(quotient.view(np.uint64), quotient >> 63)
-    integers = np.where(wanted, total.integers, 0)
+        return Int128Array(quotient.view(np.uint64), quotient >> 63)
+    integers = np.where(is_needed, total.python_integers, 0)
     size = (2 * np.abs(integers) * power + count) // (2 * count.astype(object))
     large = np.where(integers < 0, -size, size)
     # An average is no larger than the largest value, scaled: below 10^42. Beyond 128 bits it is out of range anyway.
     large = np.where(np.abs(large) < 10**38, large, 10**38)
-    return Wide((large & (2**64 - 1)).astype(np.uint64), (large >> 64).astype(np.int64))
+    return Int128Array((large & (2**64 - 1)).astype(np.uint64), (large >> 64).astype(np.int64))
 
 
-def _and(one: Flags, other: Flags | None) -> Flags:
-    return one if other is None else one & other
+def _combine_flags(flags: Flags, other_flags: Flags | None) -> Flags:
+    return flags if other_flags is None else flags & other_flags

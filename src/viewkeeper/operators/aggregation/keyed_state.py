@@ -5,29 +5,33 @@ from __future__ import annotations
 from viewkeeper.errors import Defect
 from viewkeeper.model import types
 from viewkeeper.model.schema import WEIGHT, Column, KeyPart
-from viewkeeper.operators.aggregation.spec import AggregateSpec, layout
-from viewkeeper.operators.keyed_state import Shelf
+from viewkeeper.operators.aggregation.spec import AggregateSpec, accumulator_layout
+from viewkeeper.operators.keyed_state import KeyedStateLayout
 
-_WIDE = types.decimal(38, 0)
+_SUM_TYPE = types.decimal(38, 0)
 """A 128-bit sum: below 2^62 rows it has no more digits."""
 
 
-def of(spec: AggregateSpec) -> tuple[tuple[Shelf, ...], ...]:
-    return (vector_shelf(spec),), *(value_shelves(spec, argument) for argument in layout(spec).values)
+def aggregate_layouts(spec: AggregateSpec) -> tuple[tuple[KeyedStateLayout, ...], ...]:
+    return (vector_layout(spec),), *(
+        value_layouts(spec, argument) for argument in accumulator_layout(spec).value_arguments
+    )
 
 
-def vector_shelf(spec: AggregateSpec) -> Shelf:
-    plan = layout(spec)
-    counts = {"¤n", *(a.name for a in plan.plain if a.is_count)}
-    sums = tuple(Column(n, types.BIGINT if n in counts else _WIDE, nullable=False) for n in plan.additive)
-    bucket = (Column("¤b", types.INT, nullable=False),) if plan.bucketed else ()
+def vector_layout(spec: AggregateSpec) -> KeyedStateLayout:
+    plan = accumulator_layout(spec)
+    counts = {"¤n", *(a.name for a in plan.plain_accumulators if a.is_count)}
+    sums = tuple(Column(n, types.BIGINT if n in counts else _SUM_TYPE, nullable=False) for n in plan.additive_columns)
+    bucket = (Column("¤b", types.INT, nullable=False),) if plan.bucketed_accumulators else ()
     key = (*spec.keys, *bucket)
-    by = "group" if plan.bucketed else "key"
+    by = "group" if plan.bucketed_accumulators else "key"
     parts = tuple(KeyPart(c.name) for c in key)
-    return Shelf((*key, *sums), parts, len(spec.keys), plan.additive, keep_zero=not spec.keys, by=by)
+    return KeyedStateLayout(
+        (*key, *sums), parts, len(spec.keys), plan.additive_columns, keep_zero=not spec.keys, access=by
+    )
 
 
-def value_shelves(spec: AggregateSpec, argument: str) -> tuple[Shelf, ...]:
+def value_layouts(spec: AggregateSpec, argument: str) -> tuple[KeyedStateLayout, ...]:
     """Of an argument whose least and greatest values are asked for, one from either end."""
     functions = {m.function for m in spec.measures if m.argument == argument}
     ends = [descends for function, descends in (("Min", False), ("Max", True)) if function in functions]
@@ -37,6 +41,8 @@ def value_shelves(spec: AggregateSpec, argument: str) -> tuple[Shelf, ...]:
         raise Defect(f"{argument} is the argument of no measure.")
     columns = (*spec.keys, Column(argument, kind), Column(WEIGHT, types.BIGINT))
     return tuple(
-        Shelf(columns, (*group, KeyPart(argument, descends)), len(group), (WEIGHT,), by="ends" if ends else "key")
+        KeyedStateLayout(
+            columns, (*group, KeyPart(argument, descends)), len(group), (WEIGHT,), access="ends" if ends else "key"
+        )
         for descends in ends or [False]
     )

@@ -15,59 +15,59 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from viewkeeper.model.arrow_buffers import one_chunk, taken
-from viewkeeper.model.int128 import DIGIT, Ints, Wide
+from viewkeeper.model.arrow_buffers import one_chunk, take_array
+from viewkeeper.model.int128 import DIGIT_BITS, Int128Array, Ints
 from viewkeeper.model.names import HASH
-from viewkeeper.operators.aggregation.groups import firsts, is_own, numbered, same_keys
-from viewkeeper.operators.aggregation.spec import Accumulator, AggregateSpec, layout
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.hash_index import Hashes, ascending
-from viewkeeper.state.key_hash import FEW_VALUES, SAMPLE, has_many, quick_hashes
+from viewkeeper.operators.aggregation.groups import has_equal_keys, has_unique_hashes, mark_first, number_distinct
+from viewkeeper.operators.aggregation.spec import Accumulator, AggregateSpec, accumulator_layout
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.hash_index import Hashes, radix_argsort
+from viewkeeper.state.key_hash import MAX_DICTIONARY_VALUES, SAMPLE_ROWS, has_high_cardinality, hash_keys_vectorised
 from viewkeeper.state.run import weights_of
 
-_MOST_ROWS = 1 << 15
+_MAX_ROWS = 1 << 15
 """Up to here it is sooner done than a statement: in a third of the time at 1,000 rows, in two thirds at 16,000 and at
 32,000 (processor time, one or two measures; only few groups without any are counted sooner by a statement there)."""
-_MOST_TIMES = 1 << 15
+_MAX_WEIGHT = 1 << 15
 """The largest weight: 32 bits of a value, 15 of a weight and 15 of rows fit 63."""
-_HUGE = pa.decimal128(38, 0)
-_FEW_KEYS = 1 << 12
+_INT128_TYPE = pa.decimal128(38, 0)
+_MAX_KEY_NUMBERS = 1 << 12
 """Different keys that the few values of its columns could make, up to which codes tell groups apart."""
 
 
 @dataclass(frozen=True)
-class _Grouped:
+class _RowGroups:
     """Groups by ascending hash: a row of each, and the number of each row's group."""
 
     hashes: Hashes
-    row: Ints
-    number: Ints
+    first_rows: Ints
+    group_numbers: Ints
 
     def sum(self, terms: Ints) -> Ints:
-        added = np.zeros(len(self.row), np.int64)
+        added = np.zeros(len(self.first_rows), np.int64)
         if len(added) == 1:
             added[0] = terms.sum()
         else:
-            np.add.at(added, self.number, terms)
+            np.add.at(added, self.group_numbers, terms)
         return added
 
 
-def vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
+def preaggregate(statements: PreparedStatements, spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
     """One vector a group, none of them zero unless its values are kept too; None where that takes a statement."""
-    plan = layout(spec)
-    if not 0 < rows.num_rows <= _MOST_ROWS or plan.distincts or plan.bucketed:
+    plan = accumulator_layout(spec)
+    if not 0 < rows.num_rows <= _MAX_ROWS or plan.distinct_arguments or plan.bucketed_accumulators:
         return None
     weight = weights_of(rows)
     times = max(int(weight.max()), -int(weight.min()))
-    if any(a.kind == "double" for a in plan.plain) or times > _MOST_TIMES:
+    if any(a.kind == "double" for a in plan.plain_accumulators) or times > _MAX_WEIGHT:
         return None
-    groups = _grouped(duck, spec, rows)
+    groups = _group_rows(statements, spec, rows)
     if groups is None:
         return None
     counted = groups.sum(weight)
-    totals: dict[str, Ints | Wide] = {"¤n": counted}
+    totals: dict[str, Ints | Int128Array] = {"¤n": counted}
     is_some = counted != 0
-    for accumulator in plan.plain:
+    for accumulator in plan.plain_accumulators:
         values = one_chunk(rows.column(accumulator.argument))
         has_nulls = bool(values.null_count)
         weights = np.where(np.asarray(values.is_valid()), weight, 0) if has_nulls else weight
@@ -75,90 +75,94 @@ def vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> pa.Table | None:
             totals[accumulator.name] = added = groups.sum(weights) if has_nulls else counted
             is_some |= added != 0
             continue
-        for name, terms in zip(accumulator.columns, _terms(accumulator, values), strict=True):
-            totals[name] = total = _total(groups, terms, weights, times)
+        for name, terms in zip(accumulator.columns, _addend_columns(accumulator, values), strict=True):
+            totals[name] = total = _sum_weighted(groups, terms, weights, times)
             is_some |= (total.low != 0) | (total.high != 0)
     keys = [key.name for key in spec.keys]
-    kept = None if is_some.all() or not keys or plan.values else np.flatnonzero(is_some)
-    places = pa.array(groups.row if kept is None else groups.row[kept])
-    columns = {name: taken(one_chunk(rows.column(name)), places) for name in keys}
-    columns |= {name: _column(total if kept is None else total[kept]) for name, total in totals.items()}
+    kept = None if is_some.all() or not keys or plan.value_arguments else np.flatnonzero(is_some)
+    places = pa.array(groups.first_rows if kept is None else groups.first_rows[kept])
+    columns = {name: take_array(one_chunk(rows.column(name)), places) for name in keys}
+    columns |= {name: _total_column(total if kept is None else total[kept]) for name, total in totals.items()}
     columns[HASH] = pa.array(groups.hashes if kept is None else groups.hashes[kept])
     return pa.table(columns)
 
 
-def _grouped(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> _Grouped | None:
+def _group_rows(statements: PreparedStatements, spec: AggregateSpec, rows: pa.Table) -> _RowGroups | None:
     keys = [key.name for key in spec.keys]
     if not keys:
-        return _Grouped(np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(0, np.int64))
-    if rows.num_rows > SAMPLE or any(rows.schema.field(name).type == pa.string() for name in keys):
-        code = _codes([one_chunk(rows.column(name)) for name in keys])
+        return _RowGroups(np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(0, np.int64))
+    if rows.num_rows > SAMPLE_ROWS or any(rows.schema.field(name).type == pa.string() for name in keys):
+        code = _number_keys([one_chunk(rows.column(name)) for name in keys])
         if code is not None:
-            return _by_code(duck, rows.select(keys), code)
-    found = quick_hashes(rows, keys, duck)
+            return _group_by_key_number(statements, rows.select(keys), code)
+    found = hash_keys_vectorised(rows, keys, statements)
     if found is None:
         return None
-    if not is_own(spec, rows, found):
-        groups = _Grouped(*numbered(found))
-        return groups if same_keys(spec, rows, groups.row[groups.number]) else None
-    is_next = firsts(found)
+    if not has_unique_hashes(spec, rows, found):
+        groups = _RowGroups(*number_distinct(found))
+        return groups if has_equal_keys(spec, rows, groups.first_rows[groups.group_numbers]) else None
+    is_next = mark_first(found)
     heads = np.flatnonzero(is_next)
     if 2 * len(heads) > len(found):
-        return _Grouped(*numbered(found))
-    few = _Grouped(*numbered(found[heads]))  # rows of one key come together, as the lines of an order do
-    return _Grouped(few.hashes, heads[few.row], few.number[np.cumsum(is_next) - 1])
+        return _RowGroups(*number_distinct(found))
+    few = _RowGroups(*number_distinct(found[heads]))  # rows of one key come together, as the lines of an order do
+    return _RowGroups(few.hashes, heads[few.first_rows], few.group_numbers[np.cumsum(is_next) - 1])
 
 
-def _codes(keys: Sequence[pa.Array]) -> Ints | None:
+def _number_keys(keys: Sequence[pa.Array]) -> Ints | None:
     """A number for each row, the same for equal keys; None if a key has many values."""
     code, most = np.zeros(len(keys[0]), np.int64), 1
     for array in keys:
-        if has_many(array):
+        if has_high_cardinality(array):
             return None
         encoded = array.dictionary_encode(null_encoding="encode")
         most *= len(encoded.dictionary)
-        if len(encoded.dictionary) > FEW_VALUES or most > _FEW_KEYS:
+        if len(encoded.dictionary) > MAX_DICTIONARY_VALUES or most > _MAX_KEY_NUMBERS:
             return None
         code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
     return code
 
 
-def _by_code(duck: Duck, keys: pa.Table, code: Ints) -> _Grouped | None:
-    row = np.full(int(code.max()) + 1, -1, np.int64)
-    row[code] = np.arange(len(code))  # any of its rows: the last
+def _group_by_key_number(statements: PreparedStatements, keys: pa.Table, key_numbers: Ints) -> _RowGroups | None:
+    row = np.full(int(key_numbers.max()) + 1, -1, np.int64)
+    row[key_numbers] = np.arange(len(key_numbers))  # any of its rows: the last
     known = np.flatnonzero(row >= 0)
-    found = quick_hashes(keys.take(pa.array(row[known])), keys.column_names, duck)
+    found = hash_keys_vectorised(keys.take(pa.array(row[known])), keys.column_names, statements)
     if found is None:
         return None
-    order = ascending(found)
+    order = radix_argsort(found)
     number = np.empty(len(row), np.int64)
     number[known[order]] = np.arange(len(known))
-    return _Grouped(found[order], row[known[order]], number[code])
+    return _RowGroups(found[order], row[known[order]], number[key_numbers])
 
 
-def _terms(accumulator: Accumulator, values: pa.Array) -> Sequence[Ints | Wide]:
+def _addend_columns(accumulator: Accumulator, values: pa.Array) -> Sequence[Ints | Int128Array]:
     """For each of its columns what every value adds, of which a Wide's lower word alone is meant; whatever, where that
     is NULL."""
     if not pa.types.is_decimal(values.type):
         return [np.asarray(values.fill_null(0) if values.null_count else values).astype(np.int64)]
-    wide = Wide.of(values)
+    wide = Int128Array.from_decimals(values)
     if accumulator.kind == "wide":
         return [wide, wide.high]
     return [wide.low.view(np.int64)]
 
 
-def _total(groups: _Grouped, terms: Ints | Wide, weights: Ints, times: int) -> Wide:
+def _sum_weighted(groups: _RowGroups, terms: Ints | Int128Array, weights: Ints, max_weight: int) -> Int128Array:
     """Σ terms · weights, none of which is beyond `times`."""
     signed = terms if isinstance(terms, np.ndarray) else terms.low.view(np.int64)
     least = int(signed.min())
-    if max(int(signed.max()), -least) * times * len(signed) < 1 << 63 and (signed is terms or least >= 0):
-        return Wide.long(groups.sum(signed * weights))
-    lower, upper = (signed & _LOW, signed >> DIGIT) if isinstance(terms, np.ndarray) else terms.addends[:2]
-    return Wide.sum(groups.sum(lower * weights), groups.sum(upper * weights), np.zeros(len(groups.row), np.int64))
+    if max(int(signed.max()), -least) * max_weight * len(signed) < 1 << 63 and (signed is terms or least >= 0):
+        return Int128Array.from_int64(groups.sum(signed * weights))
+    lower, upper = (
+        (signed & _LOW_DIGIT_MASK, signed >> DIGIT_BITS) if isinstance(terms, np.ndarray) else terms.addends[:2]
+    )
+    return Int128Array.sum(
+        groups.sum(lower * weights), groups.sum(upper * weights), np.zeros(len(groups.first_rows), np.int64)
+    )
 
 
-def _column(total: Ints | Wide) -> pa.Array:
-    return pa.array(total) if isinstance(total, np.ndarray) else total.decimals(_HUGE)
+def _total_column(total: Ints | Int128Array) -> pa.Array:
+    return pa.array(total) if isinstance(total, np.ndarray) else total.to_decimals(_INT128_TYPE)
 
 
-_LOW = (1 << DIGIT) - 1
+_LOW_DIGIT_MASK = (1 << DIGIT_BITS) - 1

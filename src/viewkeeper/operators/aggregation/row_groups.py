@@ -20,77 +20,84 @@ import pyarrow.compute as pc
 
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.encoding.keys import encode_keys, plain_encoders, plain_key, successor
-from viewkeeper.model.encoding.row_fields import decimal_of
-from viewkeeper.model.encoding.rows import encode_plain, plain_row
+from viewkeeper.model.encoding.keys import encode_keys, encode_plain_key, plain_encoders, successor
+from viewkeeper.model.encoding.row_fields import to_decimal
+from viewkeeper.model.encoding.rows import decode_plain_row, encode_plain_row
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.model.types import Type
-from viewkeeper.operators.aggregation.encoded_sums import Sums
-from viewkeeper.operators.aggregation.row_sums import COMPARED, Tally
-from viewkeeper.operators.aggregation.spec import VALUE_FUNCTIONS, Accumulator, AggregateSpec, Measure, layout, summing
+from viewkeeper.operators.aggregation.encoded_sums import VectorAggregate
+from viewkeeper.operators.aggregation.row_sums import COMPARISON_FUNCTIONS, EncodedRowAggregate
+from viewkeeper.operators.aggregation.spec import (
+    EXTREME_FUNCTIONS,
+    Accumulator,
+    AggregateSpec,
+    Measure,
+    accumulator_layout,
+    sum_accumulator,
+)
 from viewkeeper.operators.segment import Segment
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.key_hash import hashes
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.key_hash import hash_keys
 from viewkeeper.state.run import Arrangement
 
-Row = Mapping[str, Any]
-Change = tuple[Table, bytes, bytes]
+RowValues = Mapping[str, Any]
+RowChange = tuple[Table, bytes, bytes]
 """A table, a key, and its row from now on; none: it goes."""
 
 
-class Lying(Protocol):
+class StateRowReader(Protocol):
     """Rows of a store by their encoded keys, as they were when the write call began."""
 
-    def one(self, table: Table, key: bytes, named: Row) -> bytes | None:
+    def get_row(self, table: Table, key: bytes, columns: RowValues) -> bytes | None:
         """The row of a key, whose columns are `named`."""
 
-    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]: ...
+    def first_rows(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]: ...
 
 
-Passing = Callable[[Row], bool]
+RowPredicate = Callable[[RowValues], bool]
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnSelection:
     """A segment that passes some rows and picks columns: their names, and those of its source."""
 
-    passing: Passing | None
-    taken: tuple[tuple[str, str], ...]
-    compared: frozenset[str] = frozenset()
+    predicate: RowPredicate | None
+    columns: tuple[tuple[str, str], ...]
+    predicate_columns: frozenset[str] = frozenset()
     """The source's columns that decide which rows pass."""
     conditions: tuple[Expr, ...] = ()
     """What they must be."""
 
 
-def columns_of(segment: Segment) -> Columns | None:
+def compile_selection(segment: Segment) -> ColumnSelection | None:
     """None if it does more."""
     if segment.times or segment.sign < 0 or any(n.expr.op != "column" for n in segment.exprs):
         return None
-    parts = [part for where in segment.where for part in _parts(where)]
-    tests = [_test(part) for part in parts]
+    parts = [part for where in segment.where for part in _conjuncts(where)]
+    tests = [_compile_condition(part) for part in parts]
     if None in tests:
         return None
     known = [test for test in tests if test is not None]
     passing = (lambda row: all(test(row) for test in known)) if known else None
     compared = frozenset(str(part.args[0].value) for part in parts)
-    return Columns(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs), compared, tuple(parts))
+    return ColumnSelection(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs), compared, tuple(parts))
 
 
-def _parts(where: Expr) -> list[Expr]:
-    return [p for arg in where.args for p in _parts(arg)] if where.op == "And" else [where]
+def _conjuncts(where: Expr) -> list[Expr]:
+    return [p for arg in where.args for p in _conjuncts(arg)] if where.op == "And" else [where]
 
 
-def _test(expr: Expr) -> Passing | None:
+def _compile_condition(expr: Expr) -> RowPredicate | None:
     """A comparison that Python makes as Spark does; a comparison with NULL does not pass."""
     if expr.op == "IsNotNull" and expr.args[0].op == "column":
         name = str(expr.args[0].value)
         return lambda row: row[name] is not None
-    if expr.op not in COMPARED or [a.op for a in expr.args] != ["column", "literal"]:
+    if expr.op not in COMPARISON_FUNCTIONS or [a.op for a in expr.args] != ["column", "literal"]:
         return None
     column, literal = expr.args
     if column.type != literal.type or not (types.is_integer(column.type) or column.type == types.STRING):
         return None
-    compare, name, value = COMPARED[expr.op], str(column.value), literal.value
+    compare, name, value = COMPARISON_FUNCTIONS[expr.op], str(column.value), literal.value
     if value is None:
         return None
     if column.type == types.STRING:  # as bytes: that is Spark's order
@@ -100,208 +107,231 @@ def _test(expr: Expr) -> Passing | None:
 
 
 @dataclass(frozen=True)
-class Placed:
+class ViewOutput:
     """The end of a view: its rows from those of the last operator. `taken` has a source's name for each column."""
 
     table: Table
-    columns: Columns
+    selection: ColumnSelection
 
     @cached_property
     def _sources(self) -> list[tuple[str, str]]:
-        named = zip(self.table.columns, self.columns.taken, strict=True)
+        named = zip(self.table.columns, self.selection.columns, strict=True)
         return [(column.name, source) for column, (_, source) in named]
 
     @cached_property
-    def named_by(self) -> frozenset[str]:
+    def identifying_columns(self) -> frozenset[str]:
         """The source's columns that tell where a row lies: those of the key, and those that are compared."""
         keyed = {part.column for part in self.table.key}
-        return frozenset(source for name, source in self._sources if name in keyed) | self.columns.compared
+        return frozenset(source for name, source in self._sources if name in keyed) | self.selection.predicate_columns
 
     @cached_property
-    def _keyed(self) -> list[tuple[str, Callable[[Any], bytes]]]:
+    def _key_encoders(self) -> list[tuple[str, Callable[[Any], bytes]]]:
         sources = dict(self._sources)
         return [(sources[name], encode) for name, encode in plain_encoders(self.table)]
 
-    def _key(self, row: Row) -> bytes:
-        return b"".join([encode(row.get(source)) for source, encode in self._keyed]) or b"\x00"
+    def _encode_key(self, row: RowValues) -> bytes:
+        return b"".join([encode(row.get(source)) for source, encode in self._key_encoders]) or b"\x00"
 
-    def keys(self, rows: Iterable[Row]) -> list[bytes]:
+    def encode_view_keys(self, rows: Iterable[RowValues]) -> list[bytes]:
         """Where the view has these rows, those that it has."""
-        passing = self.columns.passing
-        return [self._key(row) for row in rows if passing is None or passing(row)]
+        passing = self.selection.predicate
+        return [self._encode_key(row) for row in rows if passing is None or passing(row)]
 
-    def rows(self, rows: Iterable[Row]) -> list[tuple[bytes, bytes]]:
-        passing, sources = self.columns.passing, self._sources
+    def encode_view_rows(self, rows: Iterable[RowValues]) -> list[tuple[bytes, bytes]]:
+        passing, sources = self.selection.predicate, self._sources
         return [
-            (self._key(row), encode_plain(self.table, {name: row[source] for name, source in sources}))
+            (self._encode_key(row), encode_plain_row(self.table, {name: row[source] for name, source in sources}))
             for row in rows
             if passing is None or passing(row)
         ]
 
 
-def placed(table: Table, segments: Sequence[Segment]) -> Placed | None:
+def compile_view_output(table: Table, segments: Sequence[Segment]) -> ViewOutput | None:
     """None if the end of a view does more than to pick columns, or counts rows."""
-    found = columns_of(segments[0]) if len(segments) == 1 and not table.is_bag else None
-    return None if found is None else Placed(table, found)
+    found = compile_selection(segments[0]) if len(segments) == 1 and not table.is_bag else None
+    return None if found is None else ViewOutput(table, found)
 
 
-def linear(end: Placed, before: Sequence[Row], after: Sequence[Row]) -> list[Change]:
+def apply_to_linear_view(
+    output: ViewOutput, before: Sequence[RowValues], after: Sequence[RowValues]
+) -> list[RowChange]:
     """What rows that went and rows that came do to a view without operators."""
-    made = {**dict.fromkeys(end.keys(before), b""), **dict(end.rows(after))}
-    return [(end.table, key, row) for key, row in made.items()]
+    made = {**dict.fromkeys(output.encode_view_keys(before), b""), **dict(output.encode_view_rows(after))}
+    return [(output.table, key, row) for key, row in made.items()]
 
 
-Group = tuple[Any, ...]
-Stepped = tuple[list[Change], list[Row], list[Row]]
+GroupKey = tuple[Any, ...]
+StepResult = tuple[list[RowChange], list[RowValues], list[RowValues]]
 
 
-class Groups:
+class RowAggregate:
     """An aggregate over plain columns, with the tables of its shelves by slot."""
 
-    def __init__(self, spec: AggregateSpec, columns: Columns, shelved: Sequence[Sequence[Table]]) -> None:
-        self._spec, self._columns, self._passing = spec, columns, columns.passing
-        source = dict(columns.taken)
-        plan = layout(spec)
+    def __init__(
+        self, spec: AggregateSpec, selection: ColumnSelection, state_tables: Sequence[Sequence[Table]]
+    ) -> None:
+        self._spec, self._selection, self._predicate = spec, selection, selection.predicate
+        source = dict(selection.columns)
+        plan = accumulator_layout(spec)
         self._names = [k.name for k in spec.keys]
         self._keys = [source[name] for name in self._names]
-        self._vectors = shelved[0][0]
-        self._fed = [(a.kind, source[a.argument], a.name) for a in plan.plain]
-        self._values = [(a, source[a], tables) for a, tables in zip(plan.values, shelved[1:], strict=True)]
-        self._measures = [_reading(measure) for measure in spec.measures]
-        self._nothing = dict.fromkeys(("¤n", *(name for _, _, name in self._fed)), 0)
+        self._vector_table = state_tables[0][0]
+        self._accumulator_inputs = [(a.kind, source[a.argument], a.name) for a in plan.plain_accumulators]
+        self._value_tables = [
+            (a, source[a], tables) for a, tables in zip(plan.value_arguments, state_tables[1:], strict=True)
+        ]
+        self._measure_sources = [_measure_source(measure) for measure in spec.measures]
+        self._zero_sums = dict.fromkeys(("¤n", *(name for _, _, name in self._accumulator_inputs)), 0)
 
-    def step(
-        self, before: Sequence[Row], after: Sequence[Row], lying: Lying, named_by: frozenset[str]
-    ) -> Stepped | None:
+    def apply(
+        self,
+        before: Sequence[RowValues],
+        after: Sequence[RowValues],
+        reader: StateRowReader,
+        required_columns: frozenset[str],
+    ) -> StepResult | None:
         """What becomes of the state, and the touched groups' rows as they were and as they are. `named_by`: what is
         asked of those that were."""
-        deltas: dict[Group, dict[str, int]] = {}
-        counted: dict[Group, list[dict[Any, int]]] = {}
+        deltas: dict[GroupKey, dict[str, int]] = {}
+        counted: dict[GroupKey, list[dict[Any, int]]] = {}
         for weight, rows in ((-1, before), (1, after)):
-            for row in rows if self._passing is None else filter(self._passing, rows):
-                self._add(row, weight, deltas, counted)
-        brief = named_by <= set(self._names)
-        changes: list[Change] = []
-        was: list[Row] = []
-        now: list[Row] = []
+            for row in rows if self._predicate is None else filter(self._predicate, rows):
+                self._accumulate(row, weight, deltas, counted)
+        brief = required_columns <= set(self._names)
+        changes: list[RowChange] = []
+        was: list[RowValues] = []
+        now: list[RowValues] = []
         for group, delta in deltas.items():
             named = dict(zip(self._names, group, strict=True))
-            key = plain_key(self._vectors, named)
-            lies = lying.one(self._vectors, key, named)
-            old = self._nothing if lies is None else plain_row(self._vectors, lies)
+            key = encode_plain_key(self._vector_table, named)
+            lies = reader.get_row(self._vector_table, key, named)
+            old = self._zero_sums if lies is None else decode_plain_row(self._vector_table, lies)
             new = {name: old[name] + added for name, added in delta.items()}
             stays = not self._names or any(new.values())
-            changes.append((self._vectors, key, encode_plain(self._vectors, {**named, **new}) if stays else b""))
+            changes.append(
+                (self._vector_table, key, encode_plain_row(self._vector_table, {**named, **new}) if stays else b"")
+            )
             extremes: tuple[dict[tuple[str, str], Any], ...] = ({}, {})
-            for (argument, _, tables), values in zip(self._values, counted[group], strict=True):
-                changes += self._ends(argument, tables, named, values, lying, extremes)
+            for (argument, _, tables), values in zip(self._value_tables, counted[group], strict=True):
+                changes += self._update_extremes(argument, tables, named, values, reader, extremes)
             for shown, side, ends, there in ((was, old, extremes[0], lies is not None), (now, new, extremes[1], True)):
                 if side["¤n"] > 0 or (there and not self._names):
-                    made = named if brief and side is old else self._read(named, side, ends)
+                    made = named if brief and side is old else self._group_row(named, side, ends)
                     if made is None or new["¤n"] < 0:
                         return None
                     shown.append(made)
         return changes, was, now
 
-    def of_many(self, end: Placed) -> Sums | None:
+    def build_vector_aggregate(self, output: ViewOutput) -> VectorAggregate | None:
         """The same for many rows at once, for a view that shows the groups as they are; None if that is not so."""
-        if not self._shows_groups(end):
+        if not self._is_identity_output(output):
             return None
-        reads = [(name, function, counts, sums) for name, function, _, counts, sums, *_ in self._measures]
-        taken = [source for _, source in end.columns.taken]
-        fed = (self._columns.conditions, self._keys, self._fed, reads)
-        return Sums(self._spec, *fed, self._vectors, end.table, taken)
+        reads = [(name, function, counts, sums) for name, function, _, counts, sums, *_ in self._measure_sources]
+        taken = [source for _, source in output.selection.columns]
+        fed = (self._selection.conditions, self._keys, self._accumulator_inputs, reads)
+        return VectorAggregate(self._spec, *fed, self._vector_table, output.table, taken)
 
-    def tally(self, end: Placed) -> Tally | None:
+    def build_encoded_row_aggregate(self, output: ViewOutput) -> EncodedRowAggregate | None:
         """The same for few rows of a write call, under the same condition."""
-        if not self._shows_groups(end):
+        if not self._is_identity_output(output):
             return None
-        conditions, taken = self._columns.conditions, [source for _, source in end.columns.taken]
-        made = (self._names, self._keys, conditions, self._fed, self._measures)
-        return Tally(*made, self._vectors, end.table, taken)
+        conditions, taken = self._selection.conditions, [source for _, source in output.selection.columns]
+        made = (self._names, self._keys, conditions, self._accumulator_inputs, self._measure_sources)
+        return EncodedRowAggregate(*made, self._vector_table, output.table, taken)
 
-    def _shows_groups(self, end: Placed) -> bool:
+    def _is_identity_output(self, output: ViewOutput) -> bool:
         """Whether a view shows the groups as they are, and each has numbers only."""
-        plain = not self._values and not end.columns.conditions
-        return plain and bool(self._names) and end.named_by <= set(self._names)
+        plain = not self._value_tables and not output.selection.conditions
+        return plain and bool(self._names) and output.identifying_columns <= set(self._names)
 
-    def in_runs(self, duck: Duck, state: Arrangement, key: bytes, named: Row) -> bytes | None:
+    def encode_sums_from_runs(
+        self, statements: PreparedStatements, state: Arrangement, key: bytes, values: RowValues
+    ) -> bytes | None:
         """What a group's sums are in a state of runs, as they would lie on the shelf."""
-        asked = pa.table({k.name: _column(k.type, named[k.name]) for k in self._spec.keys})
-        rows = state.slice(hashes(duck, asked, tuple(self._names)) if self._names else np.zeros(1, np.uint64))
+        asked = pa.table({k.name: _single_value_column(k.type, values[k.name]) for k in self._spec.keys})
+        rows = state.slice(hash_keys(statements, asked, tuple(self._names)) if self._names else np.zeros(1, np.uint64))
         if rows.num_rows:  # an arrangement without runs does not know its columns
-            rows = rows.filter(pc.equal(encode_keys(self._vectors, rows), pa.scalar(key, pa.binary())))
+            rows = rows.filter(pc.equal(encode_keys(self._vector_table, rows), pa.scalar(key, pa.binary())))
         if not rows.num_rows:
             return None
-        sums = {name: sum(map(int, rows[name].to_pylist())) for name in ("¤n", *(name for _, _, name in self._fed))}
-        return encode_plain(self._vectors, {**named, **sums})
+        sums = {
+            name: sum(map(int, rows[name].to_pylist()))
+            for name in ("¤n", *(name for _, _, name in self._accumulator_inputs))
+        }
+        return encode_plain_row(self._vector_table, {**values, **sums})
 
-    def _add(
-        self, row: Row, weight: int, deltas: dict[Group, dict[str, int]], counted: dict[Group, list[dict[Any, int]]]
+    def _accumulate(
+        self,
+        row: RowValues,
+        weight: int,
+        deltas: dict[GroupKey, dict[str, int]],
+        value_counts: dict[GroupKey, list[dict[Any, int]]],
     ) -> None:
         group = tuple([row[k] for k in self._keys])
         delta = deltas.get(group)
         if delta is None:
-            delta = deltas[group] = dict(self._nothing)
-            counted[group] = [{} for _ in self._values]
+            delta = deltas[group] = dict(self._zero_sums)
+            value_counts[group] = [{} for _ in self._value_tables]
         delta["¤n"] += weight
-        for kind, source, name in self._fed:
+        for kind, source, name in self._accumulator_inputs:
             value = row[source]
             if value is not None:
                 delta[name] += weight * (1 if kind == "count" else int(float(value)) if kind == "double" else value)
-        for (_, source, _), values in zip(self._values, counted[group], strict=True):
+        for (_, source, _), values in zip(self._value_tables, value_counts[group], strict=True):
             value = row[source]
             if value is not None:
                 values[value] = values.get(value, 0) + weight
 
-    def _ends(
+    def _update_extremes(
         self,
         argument: str,
         tables: Sequence[Table],
-        named: Row,
+        group_values: RowValues,
         values: Mapping[Any, int],
-        lying: Lying,
+        reader: StateRowReader,
         extremes: tuple[dict[tuple[str, str], Any], ...],
-    ) -> list[Change]:
+    ) -> list[RowChange]:
         """What becomes of a group's values; the least and the greatest, as they were and are, go into `extremes`."""
-        changes: list[Change] = []
+        changes: list[RowChange] = []
         new: dict[Any, int] = {}
         for value, weight in values.items():
-            row = {**named, argument: value}
-            lies = lying.one(tables[0], plain_key(tables[0], row), row)
-            new[value] = weight + (0 if lies is None else plain_row(tables[0], lies)[WEIGHT])
+            row = {**group_values, argument: value}
+            lies = reader.get_row(tables[0], encode_plain_key(tables[0], row), row)
+            new[value] = weight + (0 if lies is None else decode_plain_row(tables[0], lies)[WEIGHT])
             for table in tables:
-                after = encode_plain(table, {**row, WEIGHT: new[value]}) if new[value] else b""
-                changes.append((table, plain_key(table, row), after))
+                after = encode_plain_row(table, {**row, WEIGHT: new[value]}) if new[value] else b""
+                changes.append((table, encode_plain_key(table, row), after))
         for table in tables:
             function = "Max" if table.key[-1].descending else "Min"
-            start = plain_key(table, named, len(self._names)) if self._names else None
+            start = encode_plain_key(table, group_values, len(self._names)) if self._names else None
             stop = None if start is None else successor(start)
-            rows = lying.some(table, start, stop, len(values) + 1)
-            there = [plain_row(table, row)[argument] for row in rows]
+            rows = reader.first_rows(table, start, stop, len(values) + 1)
+            there = [decode_plain_row(table, row)[argument] for row in rows]
             left = [v for v in there if new.get(v, 1) > 0] + [v for v, count in new.items() if count > 0]
             best = max if function == "Max" else min
             extremes[0][function, argument] = there[0] if there else None
             extremes[1][function, argument] = best(left, default=None)
         return changes
 
-    def _read(self, named: Row, side: Mapping[str, int], extremes: Mapping[tuple[str, str], Any]) -> Row | None:
+    def _group_row(
+        self, group_values: RowValues, group_sums: Mapping[str, int], extremes: Mapping[tuple[str, str], Any]
+    ) -> RowValues | None:
         """The row of a group; None if a sum does not fit."""
-        row = dict(named)
-        for name, function, argument, counts, sums, least, most in self._measures:
-            if function in VALUE_FUNCTIONS:
+        row = dict(group_values)
+        for name, function, argument, counts, sums, least, most in self._measure_sources:
+            if function in EXTREME_FUNCTIONS:
                 row[name] = extremes[function, argument]
             elif not sums:
-                row[name] = side[counts]
+                row[name] = group_sums[counts]
             else:
-                count, total = side[counts], side[sums]
+                count, total = group_sums[counts], group_sums[sums]
                 if function == "Sum" and not least <= total <= most:
                     return None
                 row[name] = None if not count else total if function == "Sum" else float(total) / count
         return row
 
 
-def _reading(measure: Measure) -> tuple[str, str, str, str, str, int, int]:
+def _measure_source(measure: Measure) -> tuple[str, str, str, str, str, int, int]:
     """A measure, what it is read from (a count, a sum), and the least and the greatest sum that fits."""
     argument, function = measure.argument, measure.function
     if argument is None:
@@ -309,32 +339,34 @@ def _reading(measure: Measure) -> tuple[str, str, str, str, str, int, int]:
     is_sum = function in ("Sum", "Average")
     digits = types.decimal_digits(measure.type)
     most = 10 ** digits[0] - 1 if digits else (1 << 63) - 1
-    sums = summing(measure).name if is_sum else ""
+    sums = sum_accumulator(measure).name if is_sum else ""
     return measure.name, function, argument, Accumulator("count", argument).name, sums, -most - (not digits), most
 
 
-def groups(spec: AggregateSpec, segments: Sequence[Segment], shelved: Sequence[Sequence[Table]]) -> Groups | None:
+def compile_row_aggregate(
+    spec: AggregateSpec, segments: Sequence[Segment], state_tables: Sequence[Sequence[Table]]
+) -> RowAggregate | None:
     """None if it cannot be done so."""
-    columns = columns_of(segments[0]) if len(segments) == 1 else None
-    plan = layout(spec)
-    known = not plan.distincts and all(a.kind in ("count", "sum", "double") for a in plan.accumulators)
-    exact = all(_is_exact(m) for m in spec.measures) and not any(types.is_float(k.type) for k in spec.keys)
-    return Groups(spec, columns, shelved) if columns is not None and known and exact else None
+    columns = compile_selection(segments[0]) if len(segments) == 1 else None
+    plan = accumulator_layout(spec)
+    known = not plan.distinct_arguments and all(a.kind in ("count", "sum", "double") for a in plan.accumulators)
+    exact = all(_is_supported(m) for m in spec.measures) and not any(types.is_float(k.type) for k in spec.keys)
+    return RowAggregate(spec, columns, state_tables) if columns is not None and known and exact else None
 
 
-def _column(kind: Type, value: Any) -> pa.Array:
+def _single_value_column(type_: Type, value: Any) -> pa.Array:
     """One plain value as a column."""
-    arrow = types.arrow(kind)
+    arrow = types.arrow(type_)
     if pa.types.is_decimal(arrow):
-        return pa.array([None if value is None else decimal_of(value, arrow.scale)], arrow)
+        return pa.array([None if value is None else to_decimal(value, arrow.scale)], arrow)
     if pa.types.is_date32(arrow):
         return pa.array([value], pa.int32()).cast(arrow)
     return pa.array([value], pa.int64()).cast(arrow) if pa.types.is_timestamp(arrow) else pa.array([value], arrow)
 
 
-def _is_exact(measure: Measure) -> bool:
+def _is_supported(measure: Measure) -> bool:
     kind = measure.argument_type
     if measure.function == "Average":
         return kind is not None and types.is_integer(kind)
-    ordered = measure.function in VALUE_FUNCTIONS and kind in (types.STRING, types.BINARY, types.BOOLEAN)
+    ordered = measure.function in EXTREME_FUNCTIONS and kind in (types.STRING, types.BINARY, types.BOOLEAN)
     return kind is None or not (types.is_float(kind) or ordered)

@@ -26,15 +26,15 @@ from viewkeeper.expressions import can_raise
 from viewkeeper.expressions.tree import Expr, Named, column
 from viewkeeper.model import types
 from viewkeeper.model.types import Type
-from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure, layout
-from viewkeeper.operators.operator import named_after
+from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure, accumulator_layout
+from viewkeeper.operators.operator import content_id
 from viewkeeper.operators.segment import Segment
 
-_BEYOND = "_beyond"
+_OVERFLOW_SUFFIX = "_beyond"
 
 
 @dataclass(frozen=True)
-class Fact:
+class SharedMeasure:
     """`exprs`: the argument for each segment over the rows; none of count(*)."""
 
     function: str
@@ -48,21 +48,23 @@ class Fact:
         return [self.function, [e.to_json() for e in self.exprs], kind, str(self.type), self.distinct]
 
     @staticmethod
-    def from_json(data: Sequence[Any]) -> Fact:
+    def from_json(data: Sequence[Any]) -> SharedMeasure:
         function, exprs, kind, type_, distinct = data
-        argument = None if kind is None else types.of(kind)
-        return Fact(function, tuple(Expr.from_json(e) for e in exprs), argument, types.of(type_), distinct)
+        argument = None if kind is None else types.parse_type(kind)
+        return SharedMeasure(
+            function, tuple(Expr.from_json(e) for e in exprs), argument, types.parse_type(type_), distinct
+        )
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _AggregationInput:
     """What is added up, and by what."""
 
     keys: tuple[Any, ...]
     source: tuple[Segment, ...]
 
 
-def adds_up(source: Sequence[Segment], spec: AggregateSpec) -> str | None:
+def aggregation_input_id(source: Sequence[Segment], spec: AggregateSpec) -> str | None:
     """The name of the rows and keys of an aggregate; None if one of its arguments can fail."""
     keys = {k.name for k in spec.keys}
     arguments = {m.argument for m in spec.measures}
@@ -70,14 +72,16 @@ def adds_up(source: Sequence[Segment], spec: AggregateSpec) -> str | None:
         if named.name not in arguments or can_raise(named.expr):
             return None
     bare = (replace(s, exprs=tuple(n for n in s.exprs if n.name in keys)) for s in source)
-    return named_after("values" if layout(spec).values else "sums", _Rows(spec.keys, tuple(bare)))
+    return content_id(
+        "values" if accumulator_layout(spec).value_arguments else "sums", _AggregationInput(spec.keys, tuple(bare))
+    )
 
 
-def facts(source: Sequence[Segment], spec: AggregateSpec) -> dict[str, Fact]:
+def shared_measures(source: Sequence[Segment], spec: AggregateSpec) -> dict[str, SharedMeasure]:
     """Those of an aggregate's measures, by their names."""
     exprs = [{n.name: n.expr for n in segment.exprs} for segment in source]
     return {
-        m.name: Fact(
+        m.name: SharedMeasure(
             m.function,
             () if m.argument is None else tuple(one[m.argument] for one in exprs),
             m.argument_type,
@@ -88,12 +92,12 @@ def facts(source: Sequence[Segment], spec: AggregateSpec) -> dict[str, Fact]:
     }
 
 
-def made_of(
-    source: Sequence[Segment], spec: AggregateSpec, wanted: Sequence[Fact]
+def build_shared_aggregate(
+    source: Sequence[Segment], spec: AggregateSpec, shared: Sequence[SharedMeasure]
 ) -> tuple[tuple[Segment, ...], AggregateSpec]:
     """Segments and spec of an aggregate over the same rows by the same keys, with these measures in their order."""
     keys = {k.name for k in spec.keys}
-    arguments = list(dict.fromkeys(fact.exprs for fact in wanted if fact.exprs))
+    arguments = list(dict.fromkeys(fact.exprs for fact in shared if fact.exprs))
     names = {exprs: f"a{i}" for i, exprs in enumerate(arguments)}
     segments = []
     for i, segment in enumerate(source):
@@ -101,7 +105,7 @@ def made_of(
         segments.append(replace(segment, exprs=(*given, *(Named(names[exprs], exprs[i]) for exprs in arguments))))
     measures = tuple(
         Measure(f"m{i}", f.function, names.get(f.exprs), f.argument_type, f.type, f.distinct)
-        for i, f in enumerate(wanted)
+        for i, f in enumerate(shared)
     )
     return tuple(segments), AggregateSpec(spec.keys, measures)
 
@@ -109,35 +113,35 @@ def made_of(
 # -- what does not fit ------------------------------------------------------------------------------------------------
 
 
-def overflows(measure: Measure) -> bool:
+def can_overflow(measure: Measure) -> bool:
     """Whether a group's value may not fit its type."""
     if measure.function == "Sum":
         return not types.is_float(measure.type)
     return measure.function == "Average" and types.decimal_digits(measure.type) is not None
 
 
-def beyond(name: str) -> str:
+def overflow_column(name: str) -> str:
     """The column that says where a measure does not fit."""
-    return f"{name}{_BEYOND}"
+    return f"{name}{_OVERFLOW_SUFFIX}"
 
 
 def overflow_text(measure: Measure) -> str:
     return f"ARITHMETIC_OVERFLOW: A group's {measure.function.lower()} does not fit {measure.type.sql}."
 
 
-def all_fit(measures: Sequence[Measure]) -> tuple[Expr, ...]:
+def overflow_checks(measures: Sequence[Measure]) -> tuple[Expr, ...]:
     """The condition with which a view begins that reads these: an error where one does not fit, whether or not the view
     would keep the group. None if all do."""
     fits = Expr("literal", types.BOOLEAN, value=True, nullable=False)
-    told = [m for m in measures if overflows(m)]
+    told = [m for m in measures if can_overflow(m)]
     for measure in reversed(told):
         said = Expr("literal", types.STRING, value=overflow_text(measure), nullable=False)
-        over = column(beyond(measure.name), types.BOOLEAN, False)
+        over = column(overflow_column(measure.name), types.BOOLEAN, False)
         fits = Expr("If", types.BOOLEAN, (over, Expr("RaiseError", types.VOID, (said,)), fits), nullable=False)
     return (fits,) if told else ()
 
 
-def unguarded(spec: AggregateSpec, segment: Segment) -> Segment:
+def without_overflow_checks(spec: AggregateSpec, segment: Segment) -> Segment:
     """A segment over an aggregate for several views without that condition."""
-    flags = {beyond(m.name) for m in spec.measures}
+    flags = {overflow_column(m.name) for m in spec.measures}
     return replace(segment, where=tuple(c for c in segment.where if not c.columns() & flags))

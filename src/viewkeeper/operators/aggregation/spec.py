@@ -60,7 +60,7 @@ class AggregateSpec:
 
 
 VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
-VALUE_FUNCTIONS = ("Min", "Max")
+EXTREME_FUNCTIONS = ("Min", "Max")
 
 
 @dataclass(frozen=True)
@@ -90,91 +90,91 @@ class Accumulator:
     def is_bucketed(self) -> bool:
         return self.kind in ("exact", "square")
 
-    def terms(self) -> tuple[str, ...]:
+    def terms_sql(self) -> tuple[str, ...]:
         """SQL over the raw argument for what each state column adds up, before the weight."""
         a = self.argument
         if self.kind == "count":
             return (f"CASE WHEN {quoted(a)} IS NOT NULL THEN 1 ELSE 0 END",)
         if self.kind == "wide":
-            return (f"{quoted(raw_lower(a))}::HUGEINT", f"{quoted(raw_upper(a))}::HUGEINT")
+            return (f"{quoted(raw_lower_column(a))}::HUGEINT", f"{quoted(raw_upper_column(a))}::HUGEINT")
         if self.kind == "double":
             return (f"{quoted(a)}::DOUBLE::HUGEINT",)
-        return (f"{quoted(raw(a))}::HUGEINT",)
+        return (f"{quoted(raw_column(a))}::HUGEINT",)
 
     @property
-    def type(self) -> str:
+    def sql_type(self) -> str:
         """In SQL; Arrow has a HUGEINT as decimal128(38, 0)."""
         return "BIGINT" if self.is_count else "HUGEINT"
 
 
 @dataclass(frozen=True)
-class Layout:
+class AccumulatorLayout:
     """What an aggregate keeps: its accumulators, and the arguments whose values are counted."""
 
     accumulators: tuple[Accumulator, ...]
-    values: tuple[str, ...]
-    extremes: tuple[str, ...]
-    distincts: tuple[str, ...]
+    value_arguments: tuple[str, ...]
+    extreme_arguments: tuple[str, ...]
+    distinct_arguments: tuple[str, ...]
 
     @cached_property
-    def plain(self) -> tuple[Accumulator, ...]:
+    def plain_accumulators(self) -> tuple[Accumulator, ...]:
         return tuple(a for a in self.accumulators if not a.is_bucketed)
 
     @cached_property
-    def bucketed(self) -> tuple[Accumulator, ...]:
+    def bucketed_accumulators(self) -> tuple[Accumulator, ...]:
         return tuple(a for a in self.accumulators if a.is_bucketed)
 
     @cached_property
-    def counts(self) -> tuple[str, ...]:
+    def count_columns(self) -> tuple[str, ...]:
         """The names of the state columns that count; that of all rows is the first."""
-        return ("¤n", *(a.name for a in self.plain if a.is_count))
+        return ("¤n", *(a.name for a in self.plain_accumulators if a.is_count))
 
     @cached_property
-    def sums(self) -> tuple[str, ...]:
-        return tuple(c for a in self.plain if not a.is_count for c in a.columns)
+    def sum_columns(self) -> tuple[str, ...]:
+        return tuple(c for a in self.plain_accumulators if not a.is_count for c in a.columns)
 
     @cached_property
-    def additive(self) -> tuple[str, ...]:
+    def additive_columns(self) -> tuple[str, ...]:
         """The names of all state columns that add up."""
-        columns = tuple(c for a in self.plain for c in a.columns)
-        return ("¤n", *columns, "¤x") if self.bucketed else ("¤n", *columns)
+        columns = tuple(c for a in self.plain_accumulators for c in a.columns)
+        return ("¤n", *columns, "¤x") if self.bucketed_accumulators else ("¤n", *columns)
 
 
 @lru_cache(maxsize=1024)
-def layout(spec: AggregateSpec) -> Layout:
+def accumulator_layout(spec: AggregateSpec) -> AccumulatorLayout:
     accumulators: dict[Accumulator, None] = {}
     extremes: dict[str, None] = {}
     distincts: dict[str, None] = {}
     values: dict[str, None] = {}
     for measure in spec.measures:
-        accumulators.update(dict.fromkeys(needs(measure)))
-        if measure.argument is not None and measure.function in VALUE_FUNCTIONS:
+        accumulators.update(dict.fromkeys(accumulators_of(measure)))
+        if measure.argument is not None and measure.function in EXTREME_FUNCTIONS:
             extremes[measure.argument] = values[measure.argument] = None
         elif measure.argument is not None and measure.distinct:
             distincts[measure.argument] = values[measure.argument] = None
-    return Layout(tuple(accumulators), tuple(values), tuple(extremes), tuple(distincts))
+    return AccumulatorLayout(tuple(accumulators), tuple(values), tuple(extremes), tuple(distincts))
 
 
-def needs(measure: Measure) -> tuple[Accumulator, ...]:
+def accumulators_of(measure: Measure) -> tuple[Accumulator, ...]:
     """The accumulators that a measure is read from."""
     a, d, function = measure.argument, measure.distinct, measure.function
     if a is None:
         if function == "Count":
             return ()
         raise Unsupported(f"{function} needs an argument.")
-    if function in VALUE_FUNCTIONS:
+    if function in EXTREME_FUNCTIONS:
         return (Accumulator("count", a),)
     count = Accumulator("count", a, d)
     if function == "Count":
         return (count,)
     if function in ("Sum", "Average"):
-        return (count, summing(measure))
+        return (count, sum_accumulator(measure))
     if function in VARIANCES and measure.argument_type in types.FLOATS:
         return (count, Accumulator("exact", a, d), Accumulator("square", a, d))
     raise Unsupported(f"The aggregate {function} of {measure.argument_type} has no kernel.")
 
 
-def summing(measure: Measure) -> Accumulator:
+def sum_accumulator(measure: Measure) -> Accumulator:
     """The accumulator of Sum and Average, by the argument's type."""
     if measure.argument is None:
         raise Defect(f"{measure.function} has no argument.")
@@ -190,45 +190,45 @@ def summing(measure: Measure) -> Accumulator:
     raise Unsupported(f"{measure.function} of {kind} is not supported.")
 
 
-def raw(argument: str) -> str:
+def raw_column(argument: str) -> str:
     return f"¤r_{argument}"
 
 
-def raw_lower(argument: str) -> str:
+def raw_lower_column(argument: str) -> str:
     return f"¤rl_{argument}"
 
 
-def raw_upper(argument: str) -> str:
+def raw_upper_column(argument: str) -> str:
     return f"¤ru_{argument}"
 
 
-def with_raw(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:
+def with_raw_columns(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:
     """The rows with the raw columns that the accumulators' terms read: integers of decimals, bits of doubles."""
     for accumulator in accumulators:
         a = accumulator.argument
-        if accumulator.kind in ("sum", "exact", "square") and raw(a) not in rows.column_names:
+        if accumulator.kind in ("sum", "exact", "square") and raw_column(a) not in rows.column_names:
             column = rows.column(a)
-            value = exact_float_sum.bits(column) if accumulator.is_bucketed else unscaled(column)
-            rows = rows.append_column(raw(a), value)
-        elif accumulator.kind == "wide" and raw_lower(a) not in rows.column_names:
-            lower, upper = _halves(one_chunk(rows.column(a)))
-            rows = rows.append_column(raw_lower(a), lower).append_column(raw_upper(a), upper)
+            value = exact_float_sum.double_bits(column) if accumulator.is_bucketed else unscale_decimals(column)
+            rows = rows.append_column(raw_column(a), value)
+        elif accumulator.kind == "wide" and raw_lower_column(a) not in rows.column_names:
+            lower, upper = _split_halves(one_chunk(rows.column(a)))
+            rows = rows.append_column(raw_lower_column(a), lower).append_column(raw_upper_column(a), upper)
     return rows
 
 
-def rescaled(column: Any, kind: pa.DataType) -> Any:
+def rescale_decimals(column: Any, arrow_type: pa.DataType) -> Any:
     """A column of unscaled integers (decimal128) as decimals of this type: the same bytes under another type."""
     array = one_chunk(column)
-    return pa.Array.from_buffers(kind, len(array), array.buffers(), offset=array.offset)
+    return pa.Array.from_buffers(arrow_type, len(array), array.buffers(), offset=array.offset)
 
 
-def unscaled(column: Any) -> Any:
+def unscale_decimals(column: Any) -> Any:
     if not pa.types.is_decimal(column.type):
         return column
-    return rescaled(column, pa.decimal128(column.type.precision, 0))
+    return rescale_decimals(column, pa.decimal128(column.type.precision, 0))
 
 
-def _halves(array: Any) -> tuple[Any, Any]:
+def _split_halves(array: Any) -> tuple[Any, Any]:
     """The lower and upper 64 bits of decimals, as uint64 and int64 arrays."""
     validity, data = array.buffers()
     words = np.frombuffer(data, np.uint64)[: 2 * (array.offset + len(array))]

@@ -23,11 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.model.int128 import Doubles, Flags, Ints
-from viewkeeper.model.names import FIRST, PLACE
+from viewkeeper.model.names import FIRST_ROW_INDEX, ROW_INDEX
 
 
 @dataclass(frozen=True)
-class Fold:
+class FloatFrameSum:
     """A sum or average of floats over a window's frame, which is the places from `low` to `high`.
 
     A row's place is that in the order of all rows (`PLACE`); `FIRST` is the place of its partition's first row. SQL
@@ -35,55 +35,59 @@ class Fold:
     """
 
     column: str
-    average: bool
+    is_average: bool
 
 
-def low(fold: Fold) -> str:
-    return f"{fold.column}_l"
+def frame_start_column(frame_sum: FloatFrameSum) -> str:
+    return f"{frame_sum.column}_l"
 
 
-def high(fold: Fold) -> str:
-    return f"{fold.column}_h"
+def frame_end_column(frame_sum: FloatFrameSum) -> str:
+    return f"{frame_sum.column}_h"
 
 
-def folded(rows: pa.Table, folds: Sequence[Fold]) -> pa.Table:
+def add_frame_sums(rows: pa.Table, frame_sums: Sequence[FloatFrameSum]) -> pa.Table:
     """The rows with each fold's column, until now the row's own value, as the result over its frame."""
-    place = _integers(rows.column(PLACE))
+    place = _read_positions(rows.column(ROW_INDEX))
     order = np.argsort(place)
-    first = _integers(rows.column(FIRST))[order] - 1
-    for fold in folds:
+    first = _read_positions(rows.column(FIRST_ROW_INDEX))[order] - 1
+    for fold in frame_sums:
         column = rows.column(fold.column).combine_chunks()
         valid: Flags = column.is_valid().to_numpy(zero_copy_only=False)[order]
         value: Doubles = np.where(valid, column.fill_null(0.0).to_numpy(zero_copy_only=False)[order], 0.0)
-        lowest, highest = (_integers(rows.column(name))[order] - 1 for name in (low(fold), high(fold)))
-        total, count = _sums(value, first, lowest, highest), _counts(valid, lowest, highest)
+        lowest, highest = (
+            _read_positions(rows.column(name))[order] - 1 for name in (frame_start_column(fold), frame_end_column(fold))
+        )
+        total, count = _sum_frames(value, first, lowest, highest), _count_values(valid, lowest, highest)
         with np.errstate(invalid="ignore"):
-            result = total / np.maximum(count, 1) if fold.average else total
+            result = total / np.maximum(count, 1) if fold.is_average else total
         made = np.empty_like(result)
         none = np.empty(len(order), np.bool_)
         made[order], none[order] = result, count == 0
         rows = rows.set_column(rows.schema.get_field_index(fold.column), fold.column, pa.array(made, mask=none))
-    return rows.drop_columns([PLACE, FIRST, *(n for f in folds for n in (low(f), high(f)))])
+    return rows.drop_columns(
+        [ROW_INDEX, FIRST_ROW_INDEX, *(n for f in frame_sums for n in (frame_start_column(f), frame_end_column(f)))]
+    )
 
 
-def _sums(value: Doubles, first: Ints, lowest: Ints, highest: Ints) -> Doubles:
+def _sum_frames(value: Doubles, first: Ints, starts: Ints, ends: Ints) -> Doubles:
     """The sum over each frame; `lowest` is −1 where it is empty."""
     with np.errstate(over="ignore", invalid="ignore"):
         result = np.zeros(len(value), np.float64)
-        whole = lowest == first
+        whole = starts == first
         if whole.any():
-            result[whole] = _running(value, first)[highest[whole]]
-        rest = np.flatnonzero(~whole & (lowest >= 0))
-        length = highest[rest] - lowest[rest] + 1
+            result[whole] = _running_sums(value, first)[ends[whole]]
+        rest = np.flatnonzero(~whole & (starts >= 0))
+        length = ends[rest] - starts[rest] + 1
         rest = rest[np.argsort(-length, kind="stable")]
-        start, total = lowest[rest], np.zeros(len(rest), np.float64)
-        for step, active in _active(length):
+        start, total = starts[rest], np.zeros(len(rest), np.float64)
+        for step, active in _active_frames(length):
             total[:active] += value[start[:active] + step]
         result[rest] = total
     return result
 
 
-def _running(value: Doubles, first: Ints) -> Doubles:
+def _running_sums(value: Doubles, first: Ints) -> Doubles:
     """The sum from the partition's first row to each row. Partitions are stretches: `first` is where a row's begins."""
     result = value + 0.0
     start = np.flatnonzero(first == np.arange(len(first)))
@@ -93,26 +97,26 @@ def _running(value: Doubles, first: Ints) -> Doubles:
         result[begin : begin + count] = np.cumsum(result[begin : begin + count])
     start, length = start[~long], length[~long]
     start = start[np.argsort(-length, kind="stable")]
-    for step, active in _active(length):
+    for step, active in _active_frames(length):
         if step:
             place = start[:active] + step
             result[place] += result[place - 1]
     return result
 
 
-def _active(length: Ints) -> Any:
+def _active_frames(length: Ints) -> Any:
     """(step, how many are longer than it), for all steps; the longest come first."""
     longest = int(length.max()) if len(length) else 0
     shorter = np.cumsum(np.bincount(length, minlength=longest + 1)) if longest else np.zeros(0, np.int64)
     return ((step, len(length) - int(shorter[step])) for step in range(longest))
 
 
-def _counts(valid: Flags, lowest: Ints, highest: Ints) -> Ints:
-    counted = np.concatenate([[0], np.cumsum(valid)])
-    return np.where(lowest < 0, 0, counted[highest + 1] - counted[np.maximum(lowest, 0)])
+def _count_values(is_valid: Flags, starts: Ints, ends: Ints) -> Ints:
+    counted = np.concatenate([[0], np.cumsum(is_valid)])
+    return np.where(starts < 0, 0, counted[ends + 1] - counted[np.maximum(starts, 0)])
 
 
-def _integers(column: Any) -> npt.NDArray[np.int64]:
+def _read_positions(column: Any) -> npt.NDArray[np.int64]:
     """A column of places, which count from one; 0: NULL."""
     found: npt.NDArray[np.int64] = column.fill_null(0).combine_chunks().to_numpy(zero_copy_only=False)
     return found

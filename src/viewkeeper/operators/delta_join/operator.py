@@ -28,50 +28,58 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.errors import Defect
-from viewkeeper.model.delta import identical_at
+from viewkeeper.model.delta import identical_rows_at
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators.chunked_execution import stacked
-from viewkeeper.operators.delta_join.partial_rows import Underway
-from viewkeeper.operators.delta_join.plan import DELTA, Exit, Stretch, bits_of, steps_of, word_count, words_of
-from viewkeeper.operators.delta_join.semijoin import Ahead, Look
-from viewkeeper.operators.delta_join.semijoin_graph import Modes, Outlook, outlooks
-from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.chunked_execution import concat_deltas
+from viewkeeper.operators.delta_join.partial_rows import PartialRows
+from viewkeeper.operators.delta_join.plan import (
+    DELTA,
+    Exit,
+    JoinPath,
+    all_steps,
+    mask_word,
+    mask_word_count,
+    mask_word_indexes,
+)
+from viewkeeper.operators.delta_join.semijoin import CursorLookup, SemijoinReduction
+from viewkeeper.operators.delta_join.semijoin_graph import SemijoinModes, SemijoinNode, build_semijoin_nodes
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
 from viewkeeper.operators.segment import Segment
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.cursor import Lying
-from viewkeeper.state.hash_index import Places, ascending
-from viewkeeper.state.key_hash import hashes
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.cursor import LookupCursor
+from viewkeeper.state.hash_index import RowIds, radix_argsort
+from viewkeeper.state.key_hash import hash_keys
 from viewkeeper.state.run import Run, weights_of
 
-_NOTHING = pa.table({WEIGHT: pa.array([], pa.int64())})
-_WIDTH = 64
+_EMPTY_ROWS = pa.table({WEIGHT: pa.array([], pa.int64())})
+_PARTIAL_ROW_BYTES = 64
 """Bytes of a row on its way: a few places, the weight, the bits."""
 
 
 @dataclass(frozen=True)
-class Leaf(Segment):
+class ExitSegment(Segment):
     """The segment after the last lookup of a path, without the conditions that were judged on the way."""
 
     exit: Exit = field(default=Exit(-1, "", ()))
 
 
 @dataclass(frozen=True)
-class Routes(Operator):
+class DeltaJoin(Operator):
     """All paths from the changes of one table. `alike`: groups of exits with the columns of the delta that they use
     beside the conditions on it alone."""
 
     delta: Segment
     key: tuple[str, ...]
-    stretch: Stretch
-    alike: tuple[tuple[tuple[str, ...], int], ...]
-    exits: int
-    read: tuple[tuple[str, frozenset[str]], ...]
-    fresh: tuple[str, ...]
-    lookups: tuple[str, ...]
-    modes: Modes
-    kind: ClassVar[str] = "routes"
-    keyed: ClassVar[bool] = False
-    together: ClassVar[bool] = True
+    path: JoinPath
+    cancellation_groups: tuple[tuple[tuple[str, ...], int], ...]
+    exit_mask: int
+    columns_by_arrangement: tuple[tuple[str, frozenset[str]], ...]
+    new_state_arrangements: tuple[str, ...]
+    lookup_ids: tuple[str, ...]
+    semijoin_modes: SemijoinModes
+    kind: ClassVar[str] = "delta_join"
+    needs_exchange: ClassVar[bool] = False
+    retires_operators: ClassVar[bool] = True
 
     @cached_property
     def id(self) -> str:
@@ -86,134 +94,140 @@ class Routes(Operator):
         raise Defect("Routes have columns at their exits only.")
 
     @property
-    def looked_up(self) -> tuple[str, ...]:
-        return self.fresh
+    def new_state_lookups(self) -> tuple[str, ...]:
+        return self.new_state_arrangements
 
     @property
-    def reads(self) -> Mapping[str, frozenset[str]]:
-        return dict(self.read)
+    def lookup_columns(self) -> Mapping[str, frozenset[str]]:
+        return dict(self.columns_by_arrangement)
 
     @property
-    def probed(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.read)
+    def probed_arrangements(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.columns_by_arrangement)
 
     @property
-    def stands_for(self) -> tuple[str, ...]:
-        return self.lookups
+    def retired_operators(self) -> tuple[str, ...]:
+        return self.lookup_ids
 
-    def run(self, site: Site, ports: Ports) -> Iterator[Found]:
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterator[ExitRows]:
         if not ports[0]:
             return
-        lying: dict[tuple[str, bool], Lying] = {}
+        lying: dict[tuple[str, bool], LookupCursor] = {}
 
-        def look(arrangement: str, fresh: bool) -> Lying:
+        def look(arrangement: str, fresh: bool) -> LookupCursor:
             if (arrangement, fresh) not in lying:
                 slot = f"{arrangement}/0"
-                lying[arrangement, fresh] = Lying((site.fresh(slot) if fresh else site.old(slot)).runs)
+                lying[arrangement, fresh] = LookupCursor((context.new(slot) if fresh else context.old(slot)).runs)
             return lying[arrangement, fresh]
 
-        ahead = Ahead(site.duck, self.outlooks, self.modes, self.id, look)
-        for piece in site.memory.pieces(stacked(ports[0])):
-            yield from followed(ahead, self, piece.combine_chunks(), look, site.memory.rows(_WIDTH))
-        for step in steps_of(self.stretch):
-            for lookup in step.lookups if step.place in ahead.skipped else ():
-                site.skipped[lookup] = ahead.skipped[step.place]
+        ahead = SemijoinReduction(context.statements, self.semijoin_nodes, self.semijoin_modes, self.id, look)
+        for piece in context.memory.pieces(concat_deltas(ports[0])):
+            yield from follow_paths(
+                ahead, self, piece.combine_chunks(), look, context.memory.piece_rows(_PARTIAL_ROW_BYTES)
+            )
+        for step in all_steps(self.path):
+            for lookup in step.lookup_ids if step.relation in ahead.skipped else ():
+                context.skipped[lookup] = ahead.skipped[step.relation]
 
     @cached_property
-    def outlooks(self) -> Mapping[int, Outlook]:
-        return outlooks(self.stretch)
+    def semijoin_nodes(self) -> Mapping[int, SemijoinNode]:
+        return build_semijoin_nodes(self.path)
 
 
-def routes_among(operators: Iterable[Operator]) -> Iterator[Routes]:
+def select_delta_joins(operators: Iterable[Operator]) -> Iterator[DeltaJoin]:
     """Those of a flow's form, for who tells what they share."""
-    return (operator for operator in operators if isinstance(operator, Routes))
+    return (operator for operator in operators if isinstance(operator, DeltaJoin))
 
 
-class Found:
+class ExitRows:
     """Underway that have arrived at exits."""
 
     def __init__(self) -> None:
         self.num_rows = 0
         self.by_source: Counter[str] = Counter()
         """Underway by the lookup that would have given them."""
-        self._parts: dict[int, list[tuple[Underway, Places]]] = {}
+        self._rows_by_exit: dict[int, list[tuple[PartialRows, RowIds]]] = {}
 
-    def add(self, exit_: Exit, rows: Underway, some: Places) -> None:
-        self._parts.setdefault(exit_.number, []).append((rows, some))
-        self.num_rows += len(some)
-        self.by_source[exit_.source] += len(some)
+    def add(self, exit_: Exit, rows: PartialRows, row_positions: RowIds) -> None:
+        self._rows_by_exit.setdefault(exit_.number, []).append((rows, row_positions))
+        self.num_rows += len(row_positions)
+        self.by_source[exit_.source] += len(row_positions)
 
-    def at(self, way: Segment | None) -> pa.Table:
+    def table_at(self, segment: Segment | None) -> pa.Table:
         """What arrived at the exit before this segment."""
-        if not isinstance(way, Leaf):
+        if not isinstance(segment, ExitSegment):
             raise Defect("Underway leave their routes by exits only.")
-        parts = self._parts.get(way.exit.number, ())
+        parts = self._rows_by_exit.get(segment.exit.number, ())
         if not parts:
-            return _NOTHING
-        tables = [rows.table(way.exit.taken, some) for rows, some in parts]
+            return _EMPTY_ROWS
+        tables = [rows.materialize(segment.exit.columns, some) for rows, some in parts]
         return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]
 
 
-def arrived(output: pa.Table | Found) -> Mapping[str, int]:
+def rows_by_lookup(output: pa.Table | ExitRows) -> Mapping[str, int]:
     """How many rows an output has in the place of others', by those."""
-    return output.by_source if isinstance(output, Found) else {}
+    return output.by_source if isinstance(output, ExitRows) else {}
 
 
-def followed(ahead: Ahead, routes: Routes, delta: pa.Table, look: Look, most: int) -> Iterator[Found]:
+def follow_paths(
+    semijoin: SemijoinReduction, operator: DeltaJoin, delta: pa.Table, cursor_of: CursorLookup, max_rows: int
+) -> Iterator[ExitRows]:
     """The rows that arrive at the exits, about so many at a time."""
     count = delta.num_rows
-    everyone = [np.full(count, bits_of(routes.exits, w)) for w in range(word_count(routes.exits))]
-    lying = {DELTA: Lying([Run(delta)])}
-    rows = Underway(ahead, lying, {DELTA: np.arange(count)}, weights_of(delta), everyone)
-    for check in routes.stretch.checks:
-        rows.judge(check, routes.exits)
-    _cancel(ahead.duck, routes, delta, rows)
-    found = Found()
-    for exit_, mine, some in _exits(routes.stretch, rows, look, most):
+    everyone = [np.full(count, mask_word(operator.exit_mask, w)) for w in range(mask_word_count(operator.exit_mask))]
+    lying = {DELTA: LookupCursor([Run(delta)])}
+    rows = PartialRows(semijoin, lying, {DELTA: np.arange(count)}, weights_of(delta), everyone)
+    for check in operator.path.filters:
+        rows.filter(check, operator.exit_mask)
+    _cancel_unchanged(semijoin.statements, operator, delta, rows)
+    found = ExitRows()
+    for exit_, mine, some in _follow_path(operator.path, rows, cursor_of, max_rows):
         found.add(exit_, mine, some)
-        if found.num_rows > most:
+        if found.num_rows > max_rows:
             yield found
-            found = Found()
+            found = ExitRows()
     if found.num_rows:
         yield found
 
 
-def _exits(stretch: Stretch, rows: Underway, look: Look, most: int) -> Iterator[tuple[Exit, Underway, Places]]:
-    for step in stretch.steps:
-        rows.find(step, look(step.arrangement, step.fresh))
-    for exit_ in stretch.exits:
-        if len(some := rows.wanted(1 << exit_.number)):
+def _follow_path(
+    path: JoinPath, rows: PartialRows, cursor_of: CursorLookup, max_rows: int
+) -> Iterator[tuple[Exit, PartialRows, RowIds]]:
+    for step in path.steps:
+        rows.extend_unique(step, cursor_of(step.arrangement, step.new_state))
+    for exit_ in path.exits:
+        if len(some := rows.rows_with_exits(1 << exit_.number)):
             yield exit_, rows, some
-    for step, after in stretch.onward:
-        for more in rows.matches(step, look(step.arrangement, step.fresh), most):
-            for check in after.checks:
-                more.judge(check, step.exits)
-            yield from _exits(after, more, look, most)
+    for step, after in path.branches:
+        for more in rows.expand(step, cursor_of(step.arrangement, step.new_state), max_rows):
+            for check in after.filters:
+                more.filter(check, step.exit_mask)
+            yield from _follow_path(after, more, cursor_of, max_rows)
 
 
-def _cancel(duck: Duck, routes: Routes, delta: pa.Table, rows: Underway) -> None:
+def _cancel_unchanged(statements: PreparedStatements, operator: DeltaJoin, delta: pa.Table, rows: PartialRows) -> None:
     """A row that was changed only where an exit does not look goes neither way through it."""
-    order = ascending(codes := hashes(duck, delta, routes.key))
+    order = radix_argsort(codes := hash_keys(statements, delta, operator.key))
     together = np.flatnonzero(codes[order[1:]] == codes[order[:-1]])
     one, other = order[together], order[together + 1]
-    opposite = rows.weight[one] == -rows.weight[other]
+    opposite = rows.weights[one] == -rows.weights[other]
     one, other = one[opposite], other[opposite]
     if not len(one):
         return
     same: dict[str, npt.NDArray[np.bool_]] = {}
-    for columns, exits in routes.alike:
+    for columns, exits in operator.cancellation_groups:
         is_same = np.ones(len(one), np.bool_)
-        for name in dict.fromkeys([*columns, *routes.key]):  # the key at last: it is the same but for collisions
+        for name in dict.fromkeys([*columns, *operator.key]):  # the key at last: it is the same but for collisions
             if name not in same:
-                same[name] = identical_at(delta.select([name]), one, other)
+                same[name] = identical_rows_at(delta.select([name]), one, other)
             is_same &= same[name]
             if not is_same.any():
                 break
         if not is_same.any():
             continue
         first, second = one[is_same], other[is_same]
-        for word in words_of(exits):
-            bits = rows.bits[word]
-            both = bits[first] & bits[second] & bits_of(exits, word)
+        for word in mask_word_indexes(exits):
+            bits = rows.exit_masks[word]
+            both = bits[first] & bits[second] & mask_word(exits, word)
             bits[first] &= ~both
             bits[second] &= ~both

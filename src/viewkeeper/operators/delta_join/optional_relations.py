@@ -17,53 +17,58 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from viewkeeper.expressions.backends.vector_predicates import Comparison, all_hold, comparisons
+from viewkeeper.expressions.backends.vector_predicates import VectorPredicate, compile_predicates, evaluate_all
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.arrow_buffers import one_chunk
-from viewkeeper.model.names import PLACE, WEIGHT
+from viewkeeper.model.names import ROW_INDEX, WEIGHT
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.segment import where_sql
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 
 
 @dataclass(frozen=True)
-class Match:
+class MatchCondition:
     """The conditions under which a row meets another, over the columns of both."""
 
     conditions: tuple[Expr, ...]
 
     @cached_property
-    def _compared(self) -> tuple[Comparison, ...] | None:
-        return comparisons(self.conditions)
+    def _vector_conditions(self) -> tuple[VectorPredicate, ...] | None:
+        return compile_predicates(self.conditions)
 
     @cached_property
     def _sql(self) -> str:
         return f"SELECT coalesce({where_sql(self.conditions)}, FALSE) AS met FROM input"
 
-    def holds(self, duck: Duck, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        if self._compared is not None:
-            return all_hold(self._compared, rows)
-        return np.asarray(one_chunk(duck.run(self._sql, input=rows).column("met")))
+    def evaluate(self, statements: PreparedStatements, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        if self._vector_conditions is not None:
+            return evaluate_all(self._vector_conditions, rows)
+        return np.asarray(one_chunk(statements.run(self._sql, input=rows).column("met")))
 
 
-def numbered(probe: pa.Table) -> pa.Table:
+def with_row_numbers(probe: pa.Table) -> pa.Table:
     """The rows with their numbers, by which what they meet is told apart."""
-    return probe.append_column(PLACE, pa.array(np.arange(probe.num_rows)))
+    return probe.append_column(ROW_INDEX, pa.array(np.arange(probe.num_rows)))
 
 
-def met_rows(duck: Duck, match: Match, found: Iterator[pa.Table], net: npt.NDArray[np.int64]) -> Iterator[pa.Table]:
+def filter_matches(
+    statements: PreparedStatements,
+    match: MatchCondition,
+    candidates: Iterator[pa.Table],
+    match_weights: npt.NDArray[np.int64],
+) -> Iterator[pa.Table]:
     """Of the numbered rows with others of the same hash those that meet them; `net` adds up what each row meets."""
-    for rows in found:
-        is_met = match.holds(duck, rows)
+    for rows in candidates:
+        is_met = match.evaluate(statements, rows)
         if not is_met.any():
             continue
         met = rows if is_met.all() else rows.filter(pa.array(is_met))
-        np.add.at(net, one_chunk(met.column(PLACE)).to_numpy(), one_chunk(met.column(WEIGHT)).to_numpy())
+        np.add.at(match_weights, one_chunk(met.column(ROW_INDEX)).to_numpy(), one_chunk(met.column(WEIGHT)).to_numpy())
         yield met
 
 
-def padded(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
+def with_null_columns(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
     """The rows with NULLs in further columns."""
     for c in columns:
         rows = rows.append_column(c.name, pa.nulls(rows.num_rows, types.arrow(c.type)))

@@ -16,212 +16,241 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from viewkeeper.model import types
-from viewkeeper.model.arrow_buffers import taken
+from viewkeeper.model.arrow_buffers import take_array
 from viewkeeper.model.int128 import Words
 from viewkeeper.model.schema import WEIGHT
 from viewkeeper.model.types import Type
-from viewkeeper.operators.delta_join.plan import DELTA, MET, Check, Optional, PathStep, Ref, bits_of, judged, words_of
-from viewkeeper.operators.delta_join.semijoin import Ahead
-from viewkeeper.operators.delta_join.semijoin_bitmaps import Alive
-from viewkeeper.state.cursor import Lying, Picked, Probe
-from viewkeeper.state.hash_index import Places
+from viewkeeper.operators.delta_join.plan import (
+    DELTA,
+    MATCH_FLAG,
+    ColumnRef,
+    OptionalMatch,
+    PathFilter,
+    PathStep,
+    evaluate_exit_masks,
+    mask_word,
+    mask_word_indexes,
+)
+from viewkeeper.operators.delta_join.semijoin import SemijoinReduction
+from viewkeeper.operators.delta_join.semijoin_bitmaps import ReachabilityBitmap
+from viewkeeper.state.cursor import LookupCursor, Probe, RowSelection
+from viewkeeper.state.hash_index import RowIds
 
-_ROWS_FOR_BITS = 2
+_CACHE_COST_FACTOR = 2
 """All bits of a run are worked out when those of the half of its rows were asked for."""
-_STATEMENT = 50_000
+_STATEMENT_COST_IN_ROWS = 50_000
 """A statement for a few rows costs as much as one for so many: who asks often for little has the bits soon."""
-_MOST_BITS = 1 << 21
+_MAX_CACHED_ROWS = 1 << 21
 """Rows of a run whose bits are kept at most."""
 
 
-class Underway:
+class PartialRows:
     """Rows as places, with their weights and, in words of bits, the exits that want them."""
 
     def __init__(
-        self, ahead: Ahead, lying: dict[int, Lying], places: dict[int, Places], weight: Places, bits: list[Words]
+        self,
+        semijoin: SemijoinReduction,
+        cursors: dict[int, LookupCursor],
+        row_ids: dict[int, RowIds],
+        weights: RowIds,
+        exit_masks: list[Words],
     ) -> None:
-        self.ahead, self.lying, self.places, self.weight, self.bits = ahead, lying, places, weight, bits
-        self.duck = ahead.duck
-        self.optional: dict[int, Mapping[str, Type]] = {}
+        self.semijoin, self.cursors, self.row_ids, self.weights, self.exit_masks = (
+            semijoin,
+            cursors,
+            row_ids,
+            weights,
+            exit_masks,
+        )
+        self.statements = semijoin.statements
+        self.optional_types: dict[int, Mapping[str, Type]] = {}
         """The places at which there may be no row, with the types of their columns."""
 
-    def wanted(self, exits: int) -> Places:
+    def rows_with_exits(self, exit_mask: int) -> RowIds:
         """The rows that one of these exits wants."""
         is_wanted: npt.NDArray[np.bool_] | None = None
-        for word in words_of(exits):
-            mine = self.bits[word] & bits_of(exits, word) != 0
+        for word in mask_word_indexes(exit_mask):
+            mine = self.exit_masks[word] & mask_word(exit_mask, word) != 0
             is_wanted = mine if is_wanted is None else is_wanted | mine
         return np.flatnonzero(is_wanted) if is_wanted is not None else np.zeros(0, np.int64)
 
-    def judge(self, check: Check, among: int) -> None:
+    def filter(self, path_filter: PathFilter, exit_mask: int) -> None:
         """Take the bits of exits whose conditions are not met."""
-        asked = check.exits & among
-        if not len(some := self.wanted(asked)):
+        asked = path_filter.exit_mask & exit_mask
+        if not len(some := self.rows_with_exits(asked)):
             return
-        whole = len(some) == len(self.weight)
-        places = {place for place, _ in check.refs}
-        if len(places) == 1 and DELTA not in places and places.isdisjoint(self.optional):
-            told = self._remembered(check, places.pop(), some)
+        whole = len(some) == len(self.weights)
+        places = {place for place, _ in path_filter.refs}
+        if len(places) == 1 and DELTA not in places and places.isdisjoint(self.optional_types):
+            told = self._cached_exit_masks(path_filter, places.pop(), some)
         else:
-            told = judged(self.duck, check, self._columns(check.refs, some))
+            told = evaluate_exit_masks(self.statements, path_filter, self._materialize_columns(path_filter.refs, some))
         for word, bits in told.items():
-            kept = bits | ~bits_of(asked, word)
+            kept = bits | ~mask_word(asked, word)
             if whole:
-                self.bits[word] &= kept
+                self.exit_masks[word] &= kept
             else:
-                self.bits[word][some] &= kept
+                self.exit_masks[word][some] &= kept
 
-    def _remembered(self, check: Check, place: int, some: Places) -> Mapping[int, Words]:
+    def _cached_exit_masks(self, path_filter: PathFilter, relation: int, positions: RowIds) -> Mapping[int, Words]:
         """The bits of rows of an arrangement: those of a run are kept once asking cost as much as all would."""
-        parts = self.lying[place].at(self.places[place][some]).parts
-        found = {word: np.empty(len(some), np.uint64) for word in words_of(check.exits)}
+        parts = self.cursors[relation].select(self.row_ids[relation][positions]).rows_by_run
+        found = {word: np.empty(len(positions), np.uint64) for word in mask_word_indexes(path_filter.exit_mask)}
         for part in parts:
-            memory = part.run.kept.setdefault(check.name, _Memory())
-            inside: Places | slice = slice(None) if part.inside is None else part.inside
-            if memory.bits is None:
-                memory.asked += _STATEMENT + (part.run.num_rows if part.inside is None else len(part.inside))
+            memory = part.run.cache.setdefault(path_filter.cache_key, _ExitMaskCache())
+            inside: RowIds | slice = slice(None) if part.row_ids is None else part.row_ids
+            if memory.exit_masks is None:
+                memory.request_cost += _STATEMENT_COST_IN_ROWS + (
+                    part.run.num_rows if part.row_ids is None else len(part.row_ids)
+                )
                 rows = part.run.rows
-                if memory.asked * _ROWS_FOR_BITS < rows.num_rows or rows.num_rows > _MOST_BITS:
-                    table = _named(check, place, rows).take(part.within)
-                    for word, bits in judged(self.duck, check, table).items():
-                        found[word][part.mine] = bits
+                if memory.request_cost * _CACHE_COST_FACTOR < rows.num_rows or rows.num_rows > _MAX_CACHED_ROWS:
+                    table = _path_columns(path_filter, relation, rows).take(part.row_id_array)
+                    for word, bits in evaluate_exit_masks(self.statements, path_filter, table).items():
+                        found[word][part.output_positions] = bits
                     continue
-                memory.bits = judged(self.duck, check, _named(check, place, rows))
-                part.run.forget_oldest()
-            for word, bits in memory.bits.items():
-                found[word][part.mine] = bits[inside]
+                memory.exit_masks = evaluate_exit_masks(
+                    self.statements, path_filter, _path_columns(path_filter, relation, rows)
+                )
+                part.run.evict_oldest_results()
+            for word, bits in memory.exit_masks.items():
+                found[word][part.output_positions] = bits[inside]
         return found
 
-    def find(self, step: PathStep, lying: Lying) -> None:
+    def extend_unique(self, step: PathStep, cursor: LookupCursor) -> None:
         """Add the place of the one row with the key; where there is none, nobody who looked wants the row."""
-        some = self.wanted(step.exits)
-        places = np.full(len(self.weight), -1, np.int64)
-        self.lying[step.place], self.places[step.place] = lying, places
+        some = self.rows_with_exits(step.exit_mask)
+        places = np.full(len(self.weights), -1, np.int64)
+        self.cursors[step.relation], self.row_ids[step.relation] = cursor, places
         if step.optional is not None:
-            self.optional[step.place] = dict(step.optional.types)
+            self.optional_types[step.relation] = dict(step.optional.column_types)
         if not len(some):
             return
-        places[some] = found = lying.find(self._probe(step.key, some), step.by)
+        places[some] = found = cursor.unique(self._build_probe(step.key, some), step.arrangement_key)
         if step.optional is not None:
-            self._meet(step, step.optional, some)
+            self._apply_optional_match(step, step.optional, some)
             return
-        self._forget(some[found < 0], step.exits)
-        if (alive := self.ahead.of(step)) is not None:
+        self._clear_exits(some[found < 0], step.exit_mask)
+        if (alive := self.semijoin.bitmaps_of(step)) is not None:
             there = some[found >= 0]
-            self._look_ahead(step, alive, there)
-            self.ahead.skip(step, len(there) - len(self.wanted(step.exits)))
-        for check in step.checks:
-            self.judge(check, step.exits)
-        if (before := self.ahead.before(step)) is not None:
-            self.ahead.wasted(before, len(some) - len(self.wanted(step.exits)))
+            self._apply_semijoin(step, alive, there)
+            self.semijoin.record_skipped(step, len(there) - len(self.rows_with_exits(step.exit_mask)))
+        for check in step.filters:
+            self.filter(check, step.exit_mask)
+        if (before := self.semijoin.probing_relation(step)) is not None:
+            self.semijoin.record_wasted(before, len(some) - len(self.rows_with_exits(step.exit_mask)))
 
-    def _meet(self, step: PathStep, optional: Optional, some: Places) -> None:
+    def _apply_optional_match(self, step: PathStep, optional: OptionalMatch, positions: RowIds) -> None:
         """Rows that found one with their key have a match if it meets the conditions, else none."""
-        places = self.places[step.place]
-        if optional.match is not None and len(there := some[places[some] >= 0]):
-            told = judged(self.duck, optional.match, self._columns(optional.match.refs, there))
+        places = self.row_ids[step.relation]
+        if optional.match is not None and len(there := positions[places[positions] >= 0]):
+            told = evaluate_exit_masks(
+                self.statements, optional.match, self._materialize_columns(optional.match.refs, there)
+            )
             places[there[told[0] == 0]] = -1
-        if optional.how == "anti":
-            self._forget(some[places[some] >= 0], step.exits)
-        for check in step.checks:
-            self.judge(check, step.exits)
+        if optional.join_type == "anti":
+            self._clear_exits(positions[places[positions] >= 0], step.exit_mask)
+        for check in step.filters:
+            self.filter(check, step.exit_mask)
 
-    def matches(self, step: PathStep, lying: Lying, most: int) -> Iterator[Underway]:
+    def expand(self, step: PathStep, cursor: LookupCursor, max_rows: int) -> Iterator[PartialRows]:
         """Every row that is wanted with every row that has its key, some at a time."""
-        some = self.wanted(step.exits)
-        if not len(some) or not lying.runs:
+        some = self.rows_with_exits(step.exit_mask)
+        if not len(some) or not cursor.runs:
             return
-        probe, alive = self._probe(step.key, some), self.ahead.of(step)
-        before, in_vain, is_met = self.ahead.before(step), 0, np.zeros(len(some), np.bool_)
-        for index, place, weight in lying.matched(probe, step.by, most, alive):
+        probe, alive = self._build_probe(step.key, some), self.semijoin.bitmaps_of(step)
+        before, in_vain, is_met = self.semijoin.probing_relation(step), 0, np.zeros(len(some), np.bool_)
+        for index, place, weight in cursor.iter_matches(probe, step.arrangement_key, max_rows, alive):
             origin = some[index]
-            places = {number: known[origin] for number, known in self.places.items()} | {step.place: place}
-            bits = [word[origin] for word in self.bits]
+            places = {number: known[origin] for number, known in self.row_ids.items()} | {step.relation: place}
+            bits = [word[origin] for word in self.exit_masks]
             for word, mine in enumerate(bits):  # what others want of these rows is not followed here
-                mine &= bits_of(step.exits, word)
-            found = Underway(self.ahead, self.lying | {step.place: lying}, places, self.weight[origin] * weight, bits)
-            found.optional = dict(self.optional)
+                mine &= mask_word(step.exit_mask, word)
+            found = PartialRows(
+                self.semijoin, self.cursors | {step.relation: cursor}, places, self.weights[origin] * weight, bits
+            )
+            found.optional_types = dict(self.optional_types)
             if alive is not None:
-                found._look_ahead(step, alive, np.arange(len(index)))
-            for check in step.checks:
-                found.judge(check, step.exits)
+                found._apply_semijoin(step, alive, np.arange(len(index)))
+            for check in step.filters:
+                found.filter(check, step.exit_mask)
             if before is not None:
                 is_met[index] = True
-            if self.ahead.is_open(step.place):
-                in_vain += len(index) - len(found.wanted(step.exits))
+            if self.semijoin.is_undecided(step.relation):
+                in_vain += len(index) - len(found.rows_with_exits(step.exit_mask))
             yield found
         if alive is not None:
-            self.ahead.skip(step, sum(each.spared() for each in alive))
+            self.semijoin.record_skipped(step, sum(each.take_skipped_count() for each in alive))
         if before is not None:
-            self.ahead.wasted(before, len(some) - int(is_met.sum()))
-        if self.ahead.is_open(step.place):
-            self.ahead.wasted(step.place, in_vain)
+            self.semijoin.record_wasted(before, len(some) - int(is_met.sum()))
+        if self.semijoin.is_undecided(step.relation):
+            self.semijoin.record_wasted(step.relation, in_vain)
 
-    def _look_ahead(self, step: PathStep, alive: Sequence[Alive], some: Places) -> None:
+    def _apply_semijoin(self, step: PathStep, bitmaps: Sequence[ReachabilityBitmap], positions: RowIds) -> None:
         """Take the bits of exits that what was found cannot reach."""
-        if not len(some):
+        if not len(positions):
             return
-        lying = self.lying[step.place]
-        places = self.places[step.place][some]
-        number = np.searchsorted(lying.first, places, "right") - 1
+        lying = self.cursors[step.relation]
+        places = self.row_ids[step.relation][positions]
+        number = np.searchsorted(lying.run_offsets, places, "right") - 1
         for run in np.unique(number):
-            mine = some[number == run]
-            told = alive[run].bits(self.places[step.place][mine] - lying.first[run])
+            mine = positions[number == run]
+            told = bitmaps[run].exit_masks_of(self.row_ids[step.relation][mine] - lying.run_offsets[run])
             for word, bits in told.items():
-                self.bits[word][mine] &= bits | ~bits_of(step.exits, word)
+                self.exit_masks[word][mine] &= bits | ~mask_word(step.exit_mask, word)
 
-    def table(self, taken: Sequence[tuple[str, Ref]], some: Places) -> pa.Table:
+    def materialize(self, exit_columns: Sequence[tuple[str, ColumnRef]], positions: RowIds) -> pa.Table:
         """Columns of some rows, as an exit calls them, and their weights."""
-        picked: dict[int, Picked] = {}
-        columns = [self._column(ref, some, picked) for _, ref in taken]
-        weight = self.weight if len(some) == len(self.weight) else self.weight[some]
-        return pa.table([*columns, pa.array(weight)], names=[*(name for name, _ in taken), WEIGHT])
+        picked: dict[int, RowSelection] = {}
+        columns = [self._materialize_column(ref, positions, picked) for _, ref in exit_columns]
+        weight = self.weights if len(positions) == len(self.weights) else self.weights[positions]
+        return pa.table([*columns, pa.array(weight)], names=[*(name for name, _ in exit_columns), WEIGHT])
 
-    def _columns(self, refs: Sequence[Ref], some: Places) -> pa.Table:
-        picked: dict[int, Picked] = {}
+    def _materialize_columns(self, refs: Sequence[ColumnRef], positions: RowIds) -> pa.Table:
+        picked: dict[int, RowSelection] = {}
         names = [f"{place}.{name}" for place, name in refs]
         if not names:  # a condition without columns still has to know how many rows there are
-            return pa.table({WEIGHT: self.weight[some]})
-        return pa.table([self._column(ref, some, picked) for ref in refs], names=names)
+            return pa.table({WEIGHT: self.weights[positions]})
+        return pa.table([self._materialize_column(ref, positions, picked) for ref in refs], names=names)
 
-    def _column(self, ref: Ref, some: Places, picked: dict[int, Picked]) -> pa.Array:
+    def _materialize_column(self, ref: ColumnRef, positions: RowIds, selections: dict[int, RowSelection]) -> pa.Array:
         place, name = ref
-        places = self.places[place]
-        places = places if len(some) == len(places) else places[some]
-        if place in self.optional and (name == MET or (places < 0).any()):
-            return self._or_null(place, name, places)
-        if place not in picked:
-            picked[place] = self.lying[place].at(places)
-        return picked[place].column(name)
+        places = self.row_ids[place]
+        places = places if len(positions) == len(places) else places[positions]
+        if place in self.optional_types and (name == MATCH_FLAG or (places < 0).any()):
+            return self._null_padded_column(place, name, places)
+        if place not in selections:
+            selections[place] = self.cursors[place].select(places)
+        return selections[place].column(name)
 
-    def _or_null(self, place: int, name: str, places: Places) -> pa.Array:
+    def _null_padded_column(self, relation: int, name: str, row_ids: RowIds) -> pa.Array:
         """A column of an optional relation: NULL where there is no row."""
-        is_met = places >= 0
-        if name == MET:
+        is_met = row_ids >= 0
+        if name == MATCH_FLAG:
             return pa.array(is_met)
         if not is_met.any():
-            return pa.nulls(len(places), types.arrow(self.optional[place][name]))
-        values = self.lying[place].at(places[is_met]).column(name)
-        return taken(values, pa.array(np.cumsum(is_met) - 1, mask=~is_met))
+            return pa.nulls(len(row_ids), types.arrow(self.optional_types[relation][name]))
+        values = self.cursors[relation].select(row_ids[is_met]).column(name)
+        return take_array(values, pa.array(np.cumsum(is_met) - 1, mask=~is_met))
 
-    def _probe(self, key: Sequence[Ref], some: Places) -> Probe:
-        picked: dict[int, Picked] = {}
-        return Probe(self.duck, [self._column(ref, some, picked) for ref in key])
+    def _build_probe(self, key: Sequence[ColumnRef], positions: RowIds) -> Probe:
+        picked: dict[int, RowSelection] = {}
+        return Probe(self.statements, [self._materialize_column(ref, positions, picked) for ref in key])
 
-    def _forget(self, some: Places, exits: int) -> None:
-        if len(some):
-            for word in words_of(exits):
-                self.bits[word][some] &= ~bits_of(exits, word)
+    def _clear_exits(self, positions: RowIds, exit_mask: int) -> None:
+        if len(positions):
+            for word in mask_word_indexes(exit_mask):
+                self.exit_masks[word][positions] &= ~mask_word(exit_mask, word)
 
 
 @dataclass
-class _Memory:
+class _ExitMaskCache:
     """The bits of a run's rows for one check, if they were worked out, and in rows what asking cost before."""
 
-    asked: int = 0
-    bits: Mapping[int, Words] | None = None
+    request_cost: int = 0
+    exit_masks: Mapping[int, Words] | None = None
 
 
-def _named(check: Check, place: int, rows: pa.Table) -> pa.Table:
-    names = [name for _, name in check.refs]
-    return rows.select(names).rename_columns([f"{place}.{name}" for name in names])
+def _path_columns(path_filter: PathFilter, relation: int, rows: pa.Table) -> pa.Table:
+    names = [name for _, name in path_filter.refs]
+    return rows.select(names).rename_columns([f"{relation}.{name}" for name in names])

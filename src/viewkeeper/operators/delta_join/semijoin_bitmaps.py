@@ -16,182 +16,200 @@ import pyarrow as pa
 
 from viewkeeper.model.arrow_buffers import one_chunk
 from viewkeeper.model.int128 import Flags, Words
-from viewkeeper.operators.delta_join.plan import bits_of, judged, words_of
-from viewkeeper.operators.delta_join.semijoin_graph import Modes, Outlook
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.hash_index import Hashes, Places
-from viewkeeper.state.key_hash import hashes
-from viewkeeper.state.row_ranges import spans
+from viewkeeper.operators.delta_join.plan import evaluate_exit_masks, mask_word, mask_word_indexes
+from viewkeeper.operators.delta_join.semijoin_graph import SemijoinModes, SemijoinNode
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.hash_index import Hashes, RowIds
+from viewkeeper.state.key_hash import hash_keys
+from viewkeeper.state.row_ranges import expand_ranges
 from viewkeeper.state.run import Run
 
-_EXTRA_SHARE = 8
+_ADDED_ROWS_SHARE = 8
 """Rows that came alive are kept beside the others up to this part of those."""
-_FEW = 1024
+_MIN_ADDED_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class News:
+class ReachableKeys:
     """Keys that have come alive, ascending and each once, and the bits that they have got: a row for each word."""
 
     keys: Hashes
-    bits: Words
+    masks: Words
 
     @staticmethod
-    def of(keys: Hashes, bits: Words) -> News:
+    def deduplicate(keys: Hashes, masks: Words) -> ReachableKeys:
         if not len(keys):
-            return News(keys, bits)
+            return ReachableKeys(keys, masks)
         first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        return News(keys[first], np.bitwise_or.reduceat(bits, first, axis=1))
+        return ReachableKeys(keys[first], np.bitwise_or.reduceat(masks, first, axis=1))
 
 
-class Alive:
+class ReachabilityBitmap:
     """The bits of one run's rows."""
 
-    def __init__(self, duck: Duck, run: Run, outlook: Outlook, modes: Modes) -> None:
-        self._run, exits = run, outlook.step.exits
-        self.words = words_of(exits)
-        self._near, self._far = self._mask(exits & modes.any), self._mask(exits & modes.whole)
-        self._always = self._mask(exits & ~modes.any)
-        self._own = np.broadcast_to(self._mask(exits), (len(self.words), run.num_rows)).copy()
-        if outlook.own is not None:
-            self._own &= _judged(duck, outlook, run, self.words) | ~self._mask(outlook.own.exits)
-        self._doors = [_Door(duck, run, columns, child, self) for columns, child in outlook.onward]
-        self._live = self._own.copy()
-        self._is_set = False
-        self._spared = 0
-        self._places = self._extra = _NONE
-        self._before = np.zeros(1, np.int32)
-        self._cost, self._heard = run.num_rows, 0
-        self.log: list[News] = []
+    def __init__(self, statements: PreparedStatements, run: Run, node: SemijoinNode, modes: SemijoinModes) -> None:
+        self._run, exits = run, node.step.exit_mask
+        self.word_indexes = mask_word_indexes(exits)
+        self._enabled_mask, self._global_mask = (
+            self._mask(exits & modes.enabled_exits),
+            self._mask(exits & modes.global_exits),
+        )
+        self._unreduced_mask = self._mask(exits & ~modes.enabled_exits)
+        self._filter_masks = np.broadcast_to(self._mask(exits), (len(self.word_indexes), run.num_rows)).copy()
+        if node.relation_filter is not None:
+            self._filter_masks &= _evaluate_filter_masks(statements, node, run, self.word_indexes) | ~self._mask(
+                node.relation_filter.exit_mask
+            )
+        self._child_lookups = [_ChildLookup(statements, run, columns, child, self) for columns, child in node.children]
+        self._reachable_masks = self._filter_masks.copy()
+        self._is_initialised = False
+        self._skipped_count = 0
+        self._reachable_row_ids = self._added_row_ids = _NO_ROW_IDS
+        self._reachable_before = np.zeros(1, np.int32)
+        self._build_cost, self._added_keys = run.num_rows, 0
+        self.reachable_key_log: list[ReachableKeys] = []
 
-    def _mask(self, exits: int) -> Words:
-        return np.array([bits_of(exits, word) for word in self.words], np.uint64)[:, None]
+    def _mask(self, exit_mask: int) -> Words:
+        return np.array([mask_word(exit_mask, word) for word in self.word_indexes], np.uint64)[:, None]
 
     @property
-    def is_worn(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether so much has been added since it was worked out that it is worth it to see what has died."""
-        return self._heard > self._cost
+        return self._added_keys > self._build_cost
 
-    def hear(self, further: Sequence[Sequence[Alive]]) -> None:
+    def update(self, child_bitmaps: Sequence[Sequence[ReachabilityBitmap]]) -> None:
         """Take in what has come alive where the own rows look next."""
         changed = []
-        for door, runs in zip(self._doors, further, strict=True):
-            for news in door.news(runs):
-                self._heard += len(news.keys)
-                changed.append(door.opened(news))
-        if self._is_set:
-            self._revive(np.unique(np.concatenate(changed)) if changed else _NONE)
+        for door, runs in zip(self._child_lookups, child_bitmaps, strict=True):
+            for news in door.unread_keys(runs):
+                self._added_keys += len(news.keys)
+                changed.append(door.apply_keys(news))
+        if self._is_initialised:
+            self._add_reachable(np.unique(np.concatenate(changed)) if changed else _NO_ROW_IDS)
             return
-        self._is_set = True
-        self._cost, self._heard = self._cost + self._heard, 0
-        for door in self._doors:
-            self._live &= door.met | ~(door.asked & self._near)
-        self._settle()
-        told = self._told(slice(None))
+        self._is_initialised = True
+        self._build_cost, self._added_keys = self._build_cost + self._added_keys, 0
+        for door in self._child_lookups:
+            self._reachable_masks &= door.matched_masks | ~(door.exit_mask & self._enabled_mask)
+        self._list_reachable_rows()
+        told = self._masks_for_parents(slice(None))
         some = np.flatnonzero(told.any(axis=0))
-        self.log.append(News.of(self._run.hashes[some], told[:, some]))
+        self.reachable_key_log.append(ReachableKeys.deduplicate(self._run.hashes[some], told[:, some]))
 
-    def _revive(self, places: Places) -> None:
+    def _add_reachable(self, row_ids: RowIds) -> None:
         """Rows that may have got bits."""
-        if not len(places):
+        if not len(row_ids):
             return
-        live = self._own[:, places]
-        for door in self._doors:
-            live &= door.met[:, places] | ~(door.asked & self._near)
-        is_more = (live & ~self._live[:, places]).any(axis=0)
-        places, live = places[is_more], live[:, is_more]
-        if not len(places):
+        live = self._filter_masks[:, row_ids]
+        for door in self._child_lookups:
+            live &= door.matched_masks[:, row_ids] | ~(door.exit_mask & self._enabled_mask)
+        is_more = (live & ~self._reachable_masks[:, row_ids]).any(axis=0)
+        row_ids, live = row_ids[is_more], live[:, is_more]
+        if not len(row_ids):
             return
-        is_new = ~self._live[:, places].any(axis=0)
-        self._live[:, places] = live
-        if not self._always.any():
-            self._extra = np.union1d(self._extra, places[is_new])
-            if len(self._extra) > max(_FEW, len(self._places) // _EXTRA_SHARE):
-                self._settle()
-        self.log.append(News.of(self._run.hashes[places], self._told(places)))
+        is_new = ~self._reachable_masks[:, row_ids].any(axis=0)
+        self._reachable_masks[:, row_ids] = live
+        if not self._unreduced_mask.any():
+            self._added_row_ids = np.union1d(self._added_row_ids, row_ids[is_new])
+            if len(self._added_row_ids) > max(_MIN_ADDED_ROWS, len(self._reachable_row_ids) // _ADDED_ROWS_SHARE):
+                self._list_reachable_rows()
+        self.reachable_key_log.append(
+            ReachableKeys.deduplicate(self._run.hashes[row_ids], self._masks_for_parents(row_ids))
+        )
 
-    def _told(self, places: Places | slice) -> Words:
+    def _masks_for_parents(self, row_ids: RowIds | slice) -> Words:
         """The bits by which others know that a row is there for them."""
-        told: Words = (self._live[:, places] & self._far) | (self._own[:, places] & ~self._far)
+        told: Words = (self._reachable_masks[:, row_ids] & self._global_mask) | (
+            self._filter_masks[:, row_ids] & ~self._global_mask
+        )
         return told
 
-    def _settle(self) -> None:
+    def _list_reachable_rows(self) -> None:
         """List the rows that are alive, and for each place how many of them are before it."""
-        is_live: Flags = np.bitwise_or.reduce(self._live | self._always, axis=0) != 0
-        self._places = np.flatnonzero(is_live)
-        self._before = np.zeros(len(is_live) + 1, np.int32)
-        np.cumsum(is_live, out=self._before[1:])
-        self._extra = _NONE
+        is_live: Flags = np.bitwise_or.reduce(self._reachable_masks | self._unreduced_mask, axis=0) != 0
+        self._reachable_row_ids = np.flatnonzero(is_live)
+        self._reachable_before = np.zeros(len(is_live) + 1, np.int32)
+        np.cumsum(is_live, out=self._reachable_before[1:])
+        self._added_row_ids = _NO_ROW_IDS
 
-    def narrowed(self, start: Places, stop: Places) -> Iterator[tuple[Places, Places, Places]]:
+    def filter_ranges(self, start: RowIds, stop: RowIds) -> Iterator[tuple[RowIds, RowIds, RowIds]]:
         """The rows in each range that are alive: (first, how many, of what list of places)."""
-        first, last = (self._before[places].astype(np.int64) for places in (start, stop))
-        yield first, last - first, self._places
-        self._spared += int((stop - start).sum() - (last - first).sum())
-        if len(self._extra):
-            first, last = np.searchsorted(self._extra, start), np.searchsorted(self._extra, stop)
-            yield first, last - first, self._extra
-            self._spared -= int((last - first).sum())
+        first, last = (self._reachable_before[places].astype(np.int64) for places in (start, stop))
+        yield first, last - first, self._reachable_row_ids
+        self._skipped_count += int((stop - start).sum() - (last - first).sum())
+        if len(self._added_row_ids):
+            first, last = np.searchsorted(self._added_row_ids, start), np.searchsorted(self._added_row_ids, stop)
+            yield first, last - first, self._added_row_ids
+            self._skipped_count -= int((last - first).sum())
 
-    def spared(self) -> int:
+    def take_skipped_count(self) -> int:
         """How many rows it has kept from lookups since it was last asked."""
-        found, self._spared = self._spared, 0
+        found, self._skipped_count = self._skipped_count, 0
         return found
 
-    def bits(self, places: Places) -> Mapping[int, Words]:
+    def exit_masks_of(self, row_ids: RowIds) -> Mapping[int, Words]:
         """By word: the exits that the rows at these places can reach."""
-        found = self._live[:, places] | self._always
-        return dict(zip(self.words, found, strict=True))
+        found = self._reachable_masks[:, row_ids] | self._unreduced_mask
+        return dict(zip(self.word_indexes, found, strict=True))
 
 
-class _Door:
+class _ChildLookup:
     """One lookup by a run's rows: their keys, and the bits of what was found alive behind each so far."""
 
-    def __init__(self, duck: Duck, run: Run, columns: tuple[str, ...], child: Outlook, owner: Alive) -> None:
-        self.keys, self._has_key = _keys(duck, run.rows, columns)
-        self.asked = owner._mask(child.step.exits)
-        self.met = np.zeros((len(owner.words), run.num_rows), np.uint64)
-        self._lines = [owner.words.index(word) for word in words_of(child.step.exits)]
-        self._heard: dict[Alive, int] = {}
+    def __init__(
+        self,
+        statements: PreparedStatements,
+        run: Run,
+        columns: tuple[str, ...],
+        child_node: SemijoinNode,
+        bitmap: ReachabilityBitmap,
+    ) -> None:
+        self.keys, self._is_key_present = _hash_lookup_keys(statements, run.rows, columns)
+        self.exit_mask = bitmap._mask(child_node.step.exit_mask)
+        self.matched_masks = np.zeros((len(bitmap.word_indexes), run.num_rows), np.uint64)
+        self._mask_rows = [bitmap.word_indexes.index(word) for word in mask_word_indexes(child_node.step.exit_mask)]
+        self._log_positions: dict[ReachabilityBitmap, int] = {}
 
-    def news(self, runs: Sequence[Alive]) -> Iterator[News]:
+    def unread_keys(self, bitmaps: Sequence[ReachabilityBitmap]) -> Iterator[ReachableKeys]:
         """What was not heard yet of the runs behind it. Those that are gone are forgotten."""
-        heard, self._heard = self._heard, {run: len(run.log) for run in runs}
-        for run in runs:
-            yield from run.log[heard.get(run, 0) :]
+        heard, self._log_positions = self._log_positions, {run: len(run.reachable_key_log) for run in bitmaps}
+        for run in bitmaps:
+            yield from run.reachable_key_log[heard.get(run, 0) :]
 
-    def opened(self, news: News) -> Places:
+    def apply_keys(self, reachable_keys: ReachableKeys) -> RowIds:
         """The rows with one of these keys, which get its bits."""
-        if not len(news.keys) or not len(self.keys):
-            return _NONE
-        if len(news.keys) * _FEWER < len(self.keys):
-            order, ascending = self._order
-            low = np.searchsorted(ascending, news.keys, "left")
-            count = np.searchsorted(ascending, news.keys, "right") - low
-            places, which = order[spans(low, count)], np.repeat(np.arange(len(count)), count)
+        if not len(reachable_keys.keys) or not len(self.keys):
+            return _NO_ROW_IDS
+        if len(reachable_keys.keys) * _KEY_SEARCH_RATIO < len(self.keys):
+            order, ascending = self._sorted_keys
+            low = np.searchsorted(ascending, reachable_keys.keys, "left")
+            count = np.searchsorted(ascending, reachable_keys.keys, "right") - low
+            places, which = order[expand_ranges(low, count)], np.repeat(np.arange(len(count)), count)
         else:
-            at = np.minimum(np.searchsorted(news.keys, self.keys), len(news.keys) - 1)
-            places = np.flatnonzero(news.keys[at] == self.keys)
+            at = np.minimum(np.searchsorted(reachable_keys.keys, self.keys), len(reachable_keys.keys) - 1)
+            places = np.flatnonzero(reachable_keys.keys[at] == self.keys)
             which = at[places]
-        if self._has_key is not None:
-            there = self._has_key[places]
+        if self._is_key_present is not None:
+            there = self._is_key_present[places]
             places, which = places[there], which[there]
-        for line, bits in zip(self._lines, news.bits, strict=True):
-            self.met[line][places] |= bits[which]
+        for line, bits in zip(self._mask_rows, reachable_keys.masks, strict=True):
+            self.matched_masks[line][places] |= bits[which]
         return places
 
     @cached_property
-    def _order(self) -> tuple[Places, Hashes]:
+    def _sorted_keys(self) -> tuple[RowIds, Hashes]:
         order = np.argsort(self.keys, kind="stable")
         return order, self.keys[order]
 
 
-_NONE = np.zeros(0, np.int64)
-_FEWER = 4
+_NO_ROW_IDS = np.zeros(0, np.int64)
+_KEY_SEARCH_RATIO = 4
 """Keys are looked up among a run's rows if there are so many times fewer, else the rows among the keys."""
 
 
-def _keys(duck: Duck, rows: pa.Table, columns: tuple[str, ...]) -> tuple[Hashes, Flags | None]:
+def _hash_lookup_keys(
+    statements: PreparedStatements, rows: pa.Table, columns: tuple[str, ...]
+) -> tuple[Hashes, Flags | None]:
     """The hashes of the keys that rows look up, and which rows have one: NULL equals nothing."""
     has_key: Flags | None = None
     for name in columns:
@@ -199,14 +217,16 @@ def _keys(duck: Duck, rows: pa.Table, columns: tuple[str, ...]) -> tuple[Hashes,
         if column.null_count:
             valid = np.asarray(column.is_valid())
             has_key = valid if has_key is None else has_key & valid
-    return hashes(duck, rows, columns), has_key
+    return hash_keys(statements, rows, columns), has_key
 
 
-def _judged(duck: Duck, outlook: Outlook, run: Run, words: Sequence[int]) -> Words:
-    if outlook.own is None or not run.num_rows:
-        return np.zeros((len(words), run.num_rows), np.uint64)
-    names = [name for _, name in outlook.own.refs]
-    rows = run.rows.select(names).rename_columns([f"{outlook.step.place}.{name}" for name in names])
-    told = judged(duck, outlook.own, rows)
+def _evaluate_filter_masks(
+    statements: PreparedStatements, node: SemijoinNode, run: Run, word_indexes: Sequence[int]
+) -> Words:
+    if node.relation_filter is None or not run.num_rows:
+        return np.zeros((len(word_indexes), run.num_rows), np.uint64)
+    names = [name for _, name in node.relation_filter.refs]
+    rows = run.rows.select(names).rename_columns([f"{node.step.relation}.{name}" for name in names])
+    told = evaluate_exit_masks(statements, node.relation_filter, rows)
     none = np.zeros(run.num_rows, np.uint64)
-    return np.stack([told.get(word, none) for word in words])
+    return np.stack([told.get(word, none) for word in word_indexes])

@@ -11,68 +11,72 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
-from viewkeeper.operators.delta_join.plan import Check, PathStep, Stretch, refs_of, steps_of
+from viewkeeper.operators.delta_join.plan import JoinPath, PathFilter, PathStep, all_steps, column_refs
 
 
 @dataclass(frozen=True)
-class Modes:
+class SemijoinModes:
     """For which exits there is look-ahead: as bits."""
 
-    local: int = 0
-    whole: int = 0
+    local_exits: int = 0
+    global_exits: int = 0
     """To the end of the path."""
-    asked: int = 0
+    forced_exits: int = 0
     """Whatever it costs; of the others only where it pays."""
 
     @property
-    def any(self) -> int:
-        return self.local | self.whole
+    def enabled_exits(self) -> int:
+        return self.local_exits | self.global_exits
 
 
 @dataclass(frozen=True)
-class Outlook:
+class SemijoinNode:
     """What can be seen from the rows of one place: conditions on them alone, and the lookups by their columns alone."""
 
     step: PathStep
-    own: Check | None
-    onward: tuple[tuple[tuple[str, ...], Outlook], ...]
+    relation_filter: PathFilter | None
+    children: tuple[tuple[tuple[str, ...], SemijoinNode], ...]
 
     @cached_property
-    def name(self) -> str:
+    def cache_key(self) -> str:
         """The same for all that see the same, in an old or a new state: a row that is alive in one of them is alive."""
-        told = [self.step.arrangement, self.step.exits, "" if self.own is None else self.own.sql]
-        parts = [(columns, child.step.by, child.name) for columns, child in self.onward]
+        told = [
+            self.step.arrangement,
+            self.step.exit_mask,
+            "" if self.relation_filter is None else self.relation_filter.sql,
+        ]
+        parts = [(columns, child.step.arrangement_key, child.cache_key) for columns, child in self.children]
         return sha256(repr((told, parts)).encode()).hexdigest()
 
-    def all(self) -> Iterator[Outlook]:
+    def walk(self) -> Iterator[SemijoinNode]:
         yield self
-        for _, child in self.onward:
-            yield from child.all()
+        for _, child in self.children:
+            yield from child.walk()
 
 
-def outlooks(stretch: Stretch) -> Mapping[int, Outlook]:
+def build_semijoin_nodes(path: JoinPath) -> Mapping[int, SemijoinNode]:
     """By place; places from which nothing can be seen are left out."""
-    steps = [step for step in steps_of(stretch) if step.optional is None]
+    steps = [step for step in all_steps(path) if step.optional is None]
     after: dict[int, list[tuple[tuple[str, ...], PathStep]]] = {}
     for step in steps:
         places = {place for place, _ in step.key}
         if len(places) == 1:
             after.setdefault(places.pop(), []).append((tuple(name for _, name in step.key), step))
 
-    def seen(step: PathStep) -> Outlook:
-        onward = tuple((columns, seen(child)) for columns, child in after.get(step.place, ()))
-        return Outlook(step, _own(step), onward)
+    def seen(step: PathStep) -> SemijoinNode:
+        onward = tuple((columns, seen(child)) for columns, child in after.get(step.relation, ()))
+        return SemijoinNode(step, _relation_filter(step), onward)
 
     found = (seen(step) for step in steps)
-    return {o.step.place: o for o in found if o.own is not None or o.onward}
+    return {o.step.relation: o for o in found if o.relation_filter is not None or o.children}
 
 
-def _own(step: PathStep) -> Check | None:
+def _relation_filter(step: PathStep) -> PathFilter | None:
     """The conditions on what the step finds alone. None of those that are judged on the way can raise."""
     tests = []
-    for check in step.checks:
+    for check in step.filters:
         for conjuncts, exits in check.tests:
-            mine = tuple(c for c in conjuncts if {place for place, _ in refs_of([c])} == {step.place})
+            mine = tuple(c for c in conjuncts if {place for place, _ in column_refs([c])} == {step.relation})
             if mine:
                 tests.append((mine, exits))
-    return Check(tuple(tests)) if tests else None
+    return PathFilter(tuple(tests)) if tests else None

@@ -18,38 +18,38 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.model.arrow_buffers import one_chunk
-from viewkeeper.model.int128 import Ints, Wide
-from viewkeeper.operators.family.axes import Axis, Bytes, Range
-from viewkeeper.state.row_ranges import spans
+from viewkeeper.model.int128 import Int128Array, Ints
+from viewkeeper.operators.family.axes import Axis, Bytes, RangeAxis
+from viewkeeper.state.row_ranges import expand_ranges
 
-Sums = tuple[Ints, Ints, list[Ints]]
+MemberSums = tuple[Ints, Ints, list[Ints]]
 """Members, groups, and the sums of each pair of them."""
 
-_GRID = 1 << 24
+_MAX_GRID_ENTRIES = 1 << 24
 """Entries of a grid at most."""
 
-_LIMB = 26
-_BLOCK = 2048
+_LIMB_BITS = 26
+_CELLS_PER_BLOCK = 2048
 """Cells whose bits are looked at together."""
 
-_MATRIX = 1 << 22
+_MAX_MATRIX_ENTRIES = 1 << 22
 """Entries of a matrix of bits that is multiplied at a time."""
 
-_FEW = 64
+_MAX_PRODUCT_GROUPS = 64
 """Groups up to which each has a product of its own."""
 
-_PAIRS = 1 << 21
+_MAX_PAIRS = 1 << 21
 """Pairs that are made at a time."""
 
 
-WAYS = ("grid", "product", "pairs")
+RECOMPOSE_METHODS = ("grid", "product", "pairs")
 
-APART = 2e6
+SEPARATE_VIEW_COST = 2e6
 """Nanoseconds of a batch that a view of its own takes, however little it has to do: its statements."""
 
 
 @dataclass(frozen=True)
-class Costs:
+class RecomposeCosts:
     """Nanoseconds, as measured on one core; infinite where a way cannot be gone."""
 
     grid: float
@@ -57,58 +57,77 @@ class Costs:
     pairs: float
 
     @property
-    def cheapest(self) -> str:
-        return min(WAYS, key=lambda way: float(getattr(self, way)))
+    def cheapest_method(self) -> str:
+        return min(RECOMPOSE_METHODS, key=lambda way: float(getattr(self, way)))
 
 
-def costs(
-    rows: int, groups: int, sizes: Sequence[int], ranges: bool, members: int, sums: int, met: float = 0.05
-) -> Costs:
+def estimate_costs(
+    row_count: int,
+    group_count: int,
+    sizes: Sequence[int],
+    has_only_ranges: bool,
+    member_count: int,
+    sum_count: int,
+    match_share: float = 0.05,
+) -> RecomposeCosts:
     """Of `rows` sums by (group, cell) with axes of these sizes; `met`: the part of (row, member) that meet, a guess."""
-    grid = float(groups) * float(np.prod([s + 1.0 for s in sizes]))
-    by_grid = sums * (15.0 * rows + 4.0 * len(sizes) * grid) + 2.0 ** len(sizes) * 5 * sums * members * groups
-    by_product = 150.0 * rows + 0.6 * sums * rows * members
-    by_pairs = 150.0 * rows + 0.1 * rows * members + 60.0 * sums * met * rows * members
+    grid = float(group_count) * float(np.prod([s + 1.0 for s in sizes]))
+    by_grid = (
+        sum_count * (15.0 * row_count + 4.0 * len(sizes) * grid)
+        + 2.0 ** len(sizes) * 5 * sum_count * member_count * group_count
+    )
+    by_product = 150.0 * row_count + 0.6 * sum_count * row_count * member_count
+    by_pairs = (
+        150.0 * row_count + 0.1 * row_count * member_count + 60.0 * sum_count * match_share * row_count * member_count
+    )
     never = float("inf")
-    return Costs(by_grid if ranges and grid <= _GRID else never, by_product if groups <= _FEW else never, by_pairs)
+    return RecomposeCosts(
+        by_grid if has_only_ranges and grid <= _MAX_GRID_ENTRIES else never,
+        by_product if group_count <= _MAX_PRODUCT_GROUPS else never,
+        by_pairs,
+    )
 
 
-def recompose(group: Ints, groups: int, axes: Sequence[Axis], sums: Sequence[Ints], way: str = "") -> Iterator[Sums]:
+def recompose(
+    group: Ints, group_count: int, axes: Sequence[Axis], sums: Sequence[Ints], method: str = ""
+) -> Iterator[MemberSums]:
     """The sums of every member and group that meet, in pieces; of one pair there may be several, to be added.
 
     All rows are wanted by some member on every axis by itself. Without axes every member wants every row.
     """
-    members = len(axes[0].signature[0]) if axes else 1
+    members = len(axes[0].member_signature[0]) if axes else 1
     if not len(group) or not members:
         return
     sizes = [axis.size for axis in axes]
-    if not way:
-        ranges = all(isinstance(axis, Range) for axis in axes)
-        way = costs(len(group), groups, sizes, ranges, members, max(1, len(sums))).cheapest
-    if way == "grid":
-        yield from _by_grid(group, groups, [a for a in axes if isinstance(a, Range)], sums)
+    if not method:
+        ranges = all(isinstance(axis, RangeAxis) for axis in axes)
+        method = estimate_costs(len(group), group_count, sizes, ranges, members, max(1, len(sums))).cheapest_method
+    if method == "grid":
+        yield from _recompose_by_grid(group, group_count, [a for a in axes if isinstance(a, RangeAxis)], sums)
         return
-    cell, place, group, sums = _added(_cells(axes), group, groups, sums)
+    cell, place, group, sums = _sum_by_cell(_number_cells(axes), group, group_count, sums)
     first = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
     of_cell = np.append(first, len(cell))
-    bits = [axis.bits() for axis in axes]
-    buckets = [axis.bucket[place[first]] for axis in axes]
-    if way == "product":
-        yield from _by_product(group, groups, of_cell, bits, buckets, sums, members)
+    bits = [axis.member_bits() for axis in axes]
+    buckets = [axis.row_buckets[place[first]] for axis in axes]
+    if method == "product":
+        yield from _recompose_by_product(group, group_count, of_cell, bits, buckets, sums, members)
     else:
-        yield from _by_pairs(group, groups, of_cell, bits, buckets, sums, members)
+        yield from _recompose_by_pairs(group, group_count, of_cell, bits, buckets, sums, members)
 
 
 # -- grid -------------------------------------------------------------------------------------------------------------
 
 
-def _by_grid(group: Ints, groups: int, axes: Sequence[Range], sums: Sequence[Ints]) -> Iterator[Sums]:
+def _recompose_by_grid(
+    group: Ints, group_count: int, axes: Sequence[RangeAxis], sums: Sequence[Ints]
+) -> Iterator[MemberSums]:
     """A plane of zeros at the front of each axis spares the border cases."""
-    shape = [groups, *(a.size + 1 for a in axes)]
+    shape = [group_count, *(a.size + 1 for a in axes)]
     code = group
     for axis in axes:
-        code = code * (axis.size + 1) + axis.bucket + 1
-    found = np.zeros((len(sums), groups, len(axes[0].first)), np.int64)
+        code = code * (axis.size + 1) + axis.row_buckets + 1
+    found = np.zeros((len(sums), group_count, len(axes[0].first_buckets)), np.int64)
     for i, values in enumerate(sums):
         grid = np.zeros(shape, np.int64)
         np.add.at(grid.reshape(-1), code, values)
@@ -118,122 +137,131 @@ def _by_grid(group: Ints, groups: int, axes: Sequence[Range], sums: Sequence[Int
                 planes[k] += planes[k - 1]
         np.cumsum(grid, axis=-1, out=grid)
         for corner in itertools.product((0, 1), repeat=len(axes)):
-            at = [a.last if c else a.first for a, c in zip(axes, corner, strict=True)]
+            at = [a.end_buckets if c else a.first_buckets for a, c in zip(axes, corner, strict=True)]
             sign = (-1) ** (len(axes) - sum(corner))
-            found[i] += sign * grid.reshape(groups, -1)[:, np.ravel_multi_index(tuple(at), tuple(shape[1:]))]
+            found[i] += sign * grid.reshape(group_count, -1)[:, np.ravel_multi_index(tuple(at), tuple(shape[1:]))]
     yield from _nonzero(found)
 
 
-def _nonzero(found: Ints) -> Iterator[Sums]:
+def _nonzero(sums: Ints) -> Iterator[MemberSums]:
     """[sum, group, member] where any sum is not zero."""
-    where, member = np.nonzero(found.any(axis=0))
+    where, member = np.nonzero(sums.any(axis=0))
     if len(member):
-        yield member, where, [f[where, member] for f in found]
+        yield member, where, [f[where, member] for f in sums]
 
 
 # -- bits -------------------------------------------------------------------------------------------------------------
 
 
-def _cells(axes: Sequence[Axis]) -> Ints:
+def _number_cells(axes: Sequence[Axis]) -> Ints:
     """One number for each tuple of buckets."""
-    code, span = axes[0].bucket, axes[0].size
+    code, span = axes[0].row_buckets, axes[0].size
     for axis in axes[1:]:
         if span * axis.size >= 1 << 62:
             values, code = np.unique(code, return_inverse=True)
             span = len(values)
-        code, span = code * axis.size + axis.bucket, span * axis.size
+        code, span = code * axis.size + axis.row_buckets, span * axis.size
     return code
 
 
-def _added(cell: Ints, group: Ints, groups: int, sums: Sequence[Ints]) -> tuple[Ints, Ints, Ints, list[Ints]]:
+def _sum_by_cell(
+    cell: Ints, group: Ints, group_count: int, sums: Sequence[Ints]
+) -> tuple[Ints, Ints, Ints, list[Ints]]:
     """Sorted by cell and group, each pair once: the cells, where each was found, the groups and the sums."""
-    order = np.lexsort((group, cell)) if groups > 1 else np.argsort(cell, kind="stable")
+    order = np.lexsort((group, cell)) if group_count > 1 else np.argsort(cell, kind="stable")
     cell, group = cell[order], group[order]
     start = np.flatnonzero(np.concatenate([[True], (cell[1:] != cell[:-1]) | (group[1:] != group[:-1])]))
     return cell[start], order[start], group[start], [np.add.reduceat(s[order], start) for s in sums]
 
 
-def _wanted(bits: Sequence[Bytes], buckets: Sequence[Ints], low: int, high: int) -> Bytes:
-    found = bits[0][buckets[0][low:high]]
-    for more, bucket in zip(bits[1:], buckets[1:], strict=True):
+def _matching_members(member_bits: Sequence[Bytes], buckets: Sequence[Ints], low: int, high: int) -> Bytes:
+    found = member_bits[0][buckets[0][low:high]]
+    for more, bucket in zip(member_bits[1:], buckets[1:], strict=True):
         found &= more[bucket[low:high]]
     return found
 
 
-def _by_product(
+def _recompose_by_product(
     group: Ints,
-    groups: int,
-    of_cell: Ints,
-    bits: Sequence[Bytes],
+    group_count: int,
+    cell_offsets: Ints,
+    member_bits: Sequence[Bytes],
     buckets: Sequence[Ints],
     sums: Sequence[Ints],
-    members: int,
-) -> Iterator[Sums]:
-    cells = len(of_cell) - 1
-    mine = np.repeat(np.arange(cells), np.diff(of_cell))
+    member_count: int,
+) -> Iterator[MemberSums]:
+    cells = len(cell_offsets) - 1
+    mine = np.repeat(np.arange(cells), np.diff(cell_offsets))
     values = np.stack(sums) if sums else np.zeros((0, len(group)), np.int64)
-    limbs = np.concatenate([values & ((1 << _LIMB) - 1), (values >> _LIMB) & ((1 << _LIMB) - 1), values >> 2 * _LIMB])
-    found = np.zeros((3 * len(values), groups, members), np.int64)
-    block = max(16, min(_BLOCK, _MATRIX // members))
+    limbs = np.concatenate(
+        [values & ((1 << _LIMB_BITS) - 1), (values >> _LIMB_BITS) & ((1 << _LIMB_BITS) - 1), values >> 2 * _LIMB_BITS]
+    )
+    found = np.zeros((3 * len(values), group_count, member_count), np.int64)
+    block = max(16, min(_CELLS_PER_BLOCK, _MAX_MATRIX_ENTRIES // member_count))
     for low in range(0, cells, block):
         high = min(low + block, cells)
-        wanted = _wanted(bits, buckets, low, high)
-        rows = np.arange(of_cell[low], of_cell[high])
+        wanted = _matching_members(member_bits, buckets, low, high)
+        rows = np.arange(cell_offsets[low], cell_offsets[high])
         for k in np.unique(group[rows]):
             own = rows[group[rows] == k]
             some = wanted[mine[own] - low]
-            matrix = np.unpackbits(some, axis=1, count=members).astype(np.float64)
+            matrix = np.unpackbits(some, axis=1, count=member_count).astype(np.float64)
             found[:, k] += (limbs[:, own].astype(np.float64) @ matrix).astype(np.int64)
     a, b, c = np.split(found, 3)
-    yield from _nonzero(a + (b << _LIMB) + (c << 2 * _LIMB))
+    yield from _nonzero(a + (b << _LIMB_BITS) + (c << 2 * _LIMB_BITS))
 
 
-def _by_pairs(
+def _recompose_by_pairs(
     group: Ints,
-    groups: int,
-    of_cell: Ints,
-    bits: Sequence[Bytes],
+    group_count: int,
+    cell_offsets: Ints,
+    member_bits: Sequence[Bytes],
     buckets: Sequence[Ints],
     sums: Sequence[Ints],
-    members: int,
-) -> Iterator[Sums]:
+    member_count: int,
+) -> Iterator[MemberSums]:
     """Only where a row meets a member is anything done; a part of the cells at a time, so that the pairs are few."""
-    cells, low = len(of_cell) - 1, 0
-    count = np.diff(of_cell)
-    block = max(1, min(_BLOCK, (1 << 25) // members))
+    cells, low = len(cell_offsets) - 1, 0
+    count = np.diff(cell_offsets)
+    block = max(1, min(_CELLS_PER_BLOCK, (1 << 25) // member_count))
     held: list[tuple[Ints, Ints]] = []
     waiting = 0
     while low < cells:
         high = min(low + block, cells)
-        wanted = _wanted(bits, buckets, low, high)
+        wanted = _matching_members(member_bits, buckets, low, high)
         some = np.flatnonzero(wanted.any(axis=1))
-        place, member = np.nonzero(np.unpackbits(wanted[some], axis=1, count=members))
+        place, member = np.nonzero(np.unpackbits(wanted[some], axis=1, count=member_count))
         cell = some[place] + low
         low = high
         edges = np.cumsum(count[cell])
         at = 0
         while at < len(cell):
-            end = max(at + 1, int(np.searchsorted(edges, (edges[at - 1] if at else 0) + _PAIRS - waiting, "right")))
+            end = max(at + 1, int(np.searchsorted(edges, (edges[at - 1] if at else 0) + _MAX_PAIRS - waiting, "right")))
             held.append((cell[at:end], member[at:end]))
             waiting += int(count[cell[at:end]].sum())
             at = end
-            if waiting >= _PAIRS:
-                yield _met(held, of_cell, count, group, groups, sums)
+            if waiting >= _MAX_PAIRS:
+                yield _sum_pairs(held, cell_offsets, count, group, group_count, sums)
                 held, waiting = [], 0
     if waiting:
-        yield _met(held, of_cell, count, group, groups, sums)
+        yield _sum_pairs(held, cell_offsets, count, group, group_count, sums)
 
 
-def _met(
-    held: Sequence[tuple[Ints, Ints]], of_cell: Ints, count: Ints, group: Ints, groups: int, sums: Sequence[Ints]
-) -> Sums:
-    cell, member = (np.concatenate(part) for part in zip(*held, strict=True))
-    rows = spans(of_cell[:-1][cell], count[cell])
-    code = np.repeat(member, count[cell]) * groups + group[rows]
+def _sum_pairs(
+    pairs: Sequence[tuple[Ints, Ints]],
+    cell_offsets: Ints,
+    cell_sizes: Ints,
+    group: Ints,
+    group_count: int,
+    sums: Sequence[Ints],
+) -> MemberSums:
+    cell, member = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    rows = expand_ranges(cell_offsets[:-1][cell], cell_sizes[cell])
+    code = np.repeat(member, cell_sizes[cell]) * group_count + group[rows]
     order = np.argsort(code, kind="stable")
     code = code[order]
     start = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
-    who, where = np.divmod(code[start], groups)
+    who, where = np.divmod(code[start], group_count)
     return who, where, [np.add.reduceat(s[rows][order], start) for s in sums]
 
 
@@ -243,7 +271,7 @@ def _met(
 # parts (`Wide.addends`), each summed by itself.
 
 
-_ROOM = 2.0**62
+_MAX_INT64_SUM = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -252,47 +280,47 @@ class Addends:
 
     parts: tuple[Ints, ...]
     counts: tuple[int, ...]
-    kinds: tuple[pa.DataType, ...]
+    types: tuple[pa.DataType, ...]
 
-    def put_together(self, parts: Sequence[Ints], times: Ints) -> list[pa.Array]:
+    def combine(self, parts: Sequence[Ints], weights: Ints) -> list[pa.Array]:
         """Columns from sums of the parts, each row multiplied by its weight."""
         found, at = [], 0
-        for count, kind in zip(self.counts, self.kinds, strict=True):
-            mine = [part * times for part in parts[at : at + count]]
+        for count, kind in zip(self.counts, self.types, strict=True):
+            mine = [part * weights for part in parts[at : at + count]]
             at += count
-            found.append(_column(mine, kind, len(times)))
+            found.append(_combine_column(mine, kind, len(weights)))
         return found
 
 
-def addends(rows: pa.Table, names: Sequence[str]) -> Addends:
+def split_addends(rows: pa.Table, names: Sequence[str]) -> Addends:
     parts: list[Ints] = []
     counts, kinds = [], []
     for name in names:
         column = one_chunk(rows.column(name))
-        mine = _parts(column)
+        mine = _split_column(column)
         parts += mine
         counts.append(len(mine))
         kinds.append(column.type)
     return Addends(tuple(parts), tuple(counts), tuple(kinds))
 
 
-def _parts(column: pa.Array) -> list[Ints]:
+def _split_column(column: pa.Array) -> list[Ints]:
     if not pa.types.is_decimal(column.type):
         values: Ints = column.to_numpy()
         return [values] if values.any() else []
-    wide = Wide.of(column)
+    wide = Int128Array.from_decimals(column)
     if not wide.low.any() and not wide.high.any():
         return []
     small = wide.low.view(np.int64)
-    if bool(wide.is_long.all()) and float(np.abs(small.astype(np.float64)).sum()) < _ROOM:
+    if bool(wide.fits_int64.all()) and float(np.abs(small.astype(np.float64)).sum()) < _MAX_INT64_SUM:
         return [np.ascontiguousarray(small)]
     return list(wide.addends)
 
 
-def _column(parts: Sequence[Ints], kind: pa.DataType, rows: int) -> pa.Array:
+def _combine_column(parts: Sequence[Ints], arrow_type: pa.DataType, row_count: int) -> pa.Array:
     if not parts:
-        parts = [np.zeros(rows, np.int64)]
-    if not pa.types.is_decimal(kind):
-        return pa.array(parts[0], kind)
-    wide = Wide.sum(*parts) if len(parts) == 3 else Wide(parts[0].view(np.uint64), parts[0] >> 63)
-    return wide.decimals(kind, np.ones(rows, np.bool_))
+        parts = [np.zeros(row_count, np.int64)]
+    if not pa.types.is_decimal(arrow_type):
+        return pa.array(parts[0], arrow_type)
+    wide = Int128Array.sum(*parts) if len(parts) == 3 else Int128Array(parts[0].view(np.uint64), parts[0] >> 63)
+    return wide.to_decimals(arrow_type, np.ones(row_count, np.bool_))

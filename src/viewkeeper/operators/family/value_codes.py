@@ -19,31 +19,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.model.arrow_buffers import one_chunk
-from viewkeeper.model.int128 import Flags, Ints, Wide
+from viewkeeper.model.int128 import Flags, Int128Array, Ints
 
-Coded = tuple[Ints, Flags]
+ValueCodes = tuple[Ints, Flags]
 """The codes, and where there is a value."""
 
 
-def coded(columns: Sequence[Any]) -> list[Coded]:
+def encode_values(columns: Sequence[Any]) -> list[ValueCodes]:
     """The codes of columns of one type: comparable across all of them."""
     arrays = [one_chunk(c) for c in columns]
-    present = [_present(a) for a in arrays]
+    present = [_validity(a) for a in arrays]
     kind = arrays[0].type
     if pa.types.is_decimal(kind) and kind.precision <= 18:
-        numbers = [Wide.of(a).low.view(np.int64) for a in arrays]
+        numbers = [Int128Array.from_decimals(a).low.view(np.int64) for a in arrays]
     elif pa.types.is_decimal(kind) or pa.types.is_floating(kind) or not _is_number(kind):
-        numbers = _ranked(arrays)
+        numbers = _rank_values(arrays)
     else:
-        numbers = [_integers(a) for a in arrays]
+        numbers = [_integer_values(a) for a in arrays]
     return list(zip(numbers, present, strict=True))
 
 
-def numbered(columns: Sequence[Any]) -> tuple[Ints, Ints]:
+def number_tuples(columns: Sequence[Any]) -> tuple[Ints, Ints]:
     """For each row the number of its tuple of values, and the first row of each number. NULL is a value."""
     code: Ints | None = None
     for column in columns:
-        own, count = _distinct(one_chunk(column))
+        own, count = _number_values(one_chunk(column))
         if code is None:
             code, span = own, count
         elif span * count >= 1 << 62:
@@ -64,27 +64,30 @@ def numbered(columns: Sequence[Any]) -> tuple[Ints, Ints]:
     return inverse, first
 
 
-def _distinct(array: Any) -> tuple[Ints, int]:
+def _number_values(array: Any) -> tuple[Ints, int]:
     if pa.types.is_decimal(array.type) and array.type.precision <= 18 and not array.null_count:
-        array = pa.array(Wide.of(array).low.view(np.int64))
+        array = pa.array(Int128Array.from_decimals(array).low.view(np.int64))
     found = array.dictionary_encode("encode")
     return found.indices.to_numpy().astype(np.int64), max(1, len(found.dictionary))
 
 
-def _present(array: Any) -> Flags:
+def _validity(array: Any) -> Flags:
     if not array.null_count:
         return np.ones(len(array), np.bool_)
     found: Flags = pc.is_valid(array).to_numpy(zero_copy_only=False)
     return found
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _is_number(arrow_type: pa.DataType) -> bool:
     return bool(
-        pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind)
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_date(arrow_type)
+        or pa.types.is_timestamp(arrow_type)
+        or pa.types.is_boolean(arrow_type)
     )
 
 
-def _integers(array: Any) -> Ints:
+def _integer_values(array: Any) -> Ints:
     if pa.types.is_date(array.type):
         array = array.view(pa.int32())
     elif pa.types.is_timestamp(array.type):
@@ -95,9 +98,9 @@ def _integers(array: Any) -> Ints:
     return found
 
 
-def _ranked(arrays: Sequence[Any]) -> list[Ints]:
+def _rank_values(arrays: Sequence[Any]) -> list[Ints]:
     """The place of each value among the distinct ones of all arrays."""
-    whole = pa.chunked_array([_one_zero(a) for a in arrays]).combine_chunks()
+    whole = pa.chunked_array([_normalize_floats(a) for a in arrays]).combine_chunks()
     encoded = one_chunk(whole).dictionary_encode()
     values = encoded.dictionary
     places = np.empty(max(1, len(values)), np.int64)
@@ -107,10 +110,10 @@ def _ranked(arrays: Sequence[Any]) -> list[Ints]:
     return [codes[a:b] for a, b in pairwise(edges)]
 
 
-def _one_zero(array: Any) -> Any:
+def _normalize_floats(array: Any) -> Any:
     """One zero and one NaN: dictionaries tell them apart by their bits."""
     if not pa.types.is_floating(array.type):
         return array
     values = array.fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
     values = np.where(np.isnan(values), np.nan, values).astype(values.dtype)
-    return pa.array(values, array.type, mask=None if not array.null_count else ~_present(array))
+    return pa.array(values, array.type, mask=None if not array.null_count else ~_validity(array))

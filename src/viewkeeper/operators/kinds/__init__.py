@@ -11,13 +11,13 @@ from viewkeeper.operators.kinds.aggregate import Aggregate
 from viewkeeper.operators.kinds.arrange import Arrange
 from viewkeeper.operators.kinds.bulk_join import BulkJoin
 from viewkeeper.operators.kinds.consolidate import Consolidate
-from viewkeeper.operators.kinds.family_cells import Cells
-from viewkeeper.operators.kinds.family_rows import Theta
+from viewkeeper.operators.kinds.family_cells import FamilyCells
+from viewkeeper.operators.kinds.family_rows import FamilyRows
 from viewkeeper.operators.kinds.input import Input
 from viewkeeper.operators.kinds.lookup import Lookup
 from viewkeeper.operators.kinds.recompute import Recompute
 from viewkeeper.operators.kinds.sink import Sink
-from viewkeeper.operators.kinds.table_image import Image, SelectedImage
+from viewkeeper.operators.kinds.table_image import FilteredTableImage, TableImage
 from viewkeeper.operators.kinds.top_k import TopK
 from viewkeeper.operators.operator import Operator
 
@@ -26,18 +26,31 @@ __all__ = [
     "Aggregate",
     "Arrange",
     "BulkJoin",
-    "Cells",
     "Consolidate",
-    "Image",
+    "FamilyCells",
+    "FamilyRows",
+    "FilteredTableImage",
     "Input",
     "Lookup",
     "Recompute",
-    "SelectedImage",
     "Sink",
-    "Theta",
+    "TableImage",
     "TopK",
 ]
 
-_ALL = (Input, Image, Arrange, Lookup, BulkJoin, Consolidate, Aggregate, Cells, Theta, Recompute, TopK, Sink)
+_KIND_CLASSES = (
+    Input,
+    TableImage,
+    Arrange,
+    Lookup,
+    BulkJoin,
+    Consolidate,
+    Aggregate,
+    FamilyCells,
+    FamilyRows,
+    Recompute,
+    TopK,
+    Sink,
+)
 
-KINDS: Mapping[str, type[Operator]] = {kind.kind: kind for kind in _ALL}
+KINDS: Mapping[str, type[Operator]] = {kind.kind: kind for kind in _KIND_CLASSES}

@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 from viewkeeper.errors import Contradiction, Defect, EvaluationError
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.arrow_buffers import one_chunk, same_words, taken
-from viewkeeper.model.int128 import Wide
+from viewkeeper.model.arrow_buffers import equal_bits, one_chunk, take_array
+from viewkeeper.model.int128 import Int128Array
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
 from viewkeeper.operators.aggregation import (
@@ -41,17 +41,23 @@ from viewkeeper.operators.aggregation import (
     shared_measures,
     sql,
 )
-from viewkeeper.operators.aggregation.groups import group
-from viewkeeper.operators.aggregation.shared_measures import Fact
-from viewkeeper.operators.aggregation.spec import VALUE_FUNCTIONS, AggregateSpec, Layout, layout, with_raw
-from viewkeeper.operators.chunked_execution import stepped, touched
-from viewkeeper.operators.description import Drawn, Told
-from viewkeeper.operators.keyed_state import Shelf
-from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segment import LATER, Segment
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.consolidate import consolidation
-from viewkeeper.state.run import Arrangement, Run, addition, distinct_hashes, merge
+from viewkeeper.operators.aggregation.groups import sum_touched_groups
+from viewkeeper.operators.aggregation.shared_measures import SharedMeasure
+from viewkeeper.operators.aggregation.spec import (
+    EXTREME_FUNCTIONS,
+    AccumulatorLayout,
+    AggregateSpec,
+    accumulator_layout,
+    with_raw_columns,
+)
+from viewkeeper.operators.chunked_execution import estimate_read_bytes, run_step_by_ranges
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
+from viewkeeper.operators.keyed_state import KeyedStateLayout
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
+from viewkeeper.operators.segment import OMITTED_IF_EMPTY, Segment
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.consolidate import consolidation_sql
+from viewkeeper.state.run import Arrangement, Run, addition_sql, distinct_hashes, merge
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,12 @@ class Aggregate(Operator):
 
     source: tuple[Segment, ...]
     spec: AggregateSpec
-    exchanges: int
-    several: bool = field(default=False, metadata={LATER: True})
+    port_count: int
+    is_shared: bool = field(default=False, metadata={OMITTED_IF_EMPTY: True})
     """Whether views of different measures share it: then columns tell what does not fit (`facts`)."""
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
-    compacts: ClassVar[bool] = True
+    can_compact: ClassVar[bool] = True
 
     @property
     def ports(self) -> tuple[tuple[Segment, ...], ...]:
@@ -73,90 +79,98 @@ class Aggregate(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return _columns(self.spec, self.several)
+        return _output_columns(self.spec, self.is_shared)
 
     @cached_property
-    def adds_up(self) -> str | None:
-        return shared_measures.adds_up(self.source, self.spec)
+    def aggregation_input_id(self) -> str | None:
+        return shared_measures.aggregation_input_id(self.source, self.spec)
 
     @cached_property
-    def facts(self) -> Mapping[str, Fact]:
-        return shared_measures.facts(self.source, self.spec)
+    def shared_measures(self) -> Mapping[str, SharedMeasure]:
+        return shared_measures.shared_measures(self.source, self.spec)
 
-    def of_facts(self, wanted: Sequence[Fact]) -> Aggregate:
-        source, spec = shared_measures.made_of(self.source, self.spec, wanted)
-        return Aggregate(source, spec, ports(spec), several=True)
+    def with_measures(self, measures: Sequence[SharedMeasure]) -> Aggregate:
+        source, spec = shared_measures.build_shared_aggregate(self.source, self.spec, measures)
+        return Aggregate(source, spec, count_ports(spec), is_shared=True)
 
     @property
-    def groups_by(self) -> tuple[str, ...]:
+    def grouping_columns(self) -> tuple[str, ...]:
         return self.key_columns
 
     @property
-    def known_by(self) -> tuple[str, ...]:
+    def display_key(self) -> tuple[str, ...]:
         return self.key_columns
 
-    def plainly(self, segment: Segment) -> Segment:
-        return shared_measures.unguarded(self.spec, segment) if self.several else segment
+    def without_overflow_checks(self, segment: Segment) -> Segment:
+        return shared_measures.without_overflow_checks(self.spec, segment) if self.is_shared else segment
 
     @property
-    def slots(self) -> int:
-        return self.exchanges
+    def slot_count(self) -> int:
+        return self.port_count
 
     @property
     def arity(self) -> int:
         """Rows are pre-aggregated before they travel: partial sums, and the values of each counted argument."""
-        return self.exchanges
+        return self.port_count
 
     @property
     def key_columns(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.spec.keys)
 
-    def arriving(self, duck: Duck, port: int, delta: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    def route_to_ports(
+        self, statements: PreparedStatements, port: int, delta: pa.Table
+    ) -> Iterator[tuple[int, pa.Table]]:
         """A group may have vectors from several pieces, and those of a piece are few. `Cells` gives vectors as such."""
         if "¤n" in delta.column_names:
             yield from ((0, rows) for rows in (delta.drop_columns([WEIGHT]),) if rows.num_rows)
         elif delta.num_rows:
-            yield from self._prepared(duck, delta)
+            yield from self._prepare_deltas(statements, delta)
 
-    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
-        state = site.state(self)
-        plan = layout(self.spec)
-        is_single = not plan.values and not plan.bucketed
-        size = touched(site, state, ports, single=is_single) if self.spec.keys else 0
-        return stepped(site, self, ports, lambda part: step(site.duck, self.spec, state, part, self.several), size)
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterable[pa.Table]:
+        state = context.state(self)
+        plan = accumulator_layout(self.spec)
+        is_single = not plan.value_arguments and not plan.bucketed_accumulators
+        size = estimate_read_bytes(context, state, ports, is_single_row=is_single) if self.spec.keys else 0
+        return run_step_by_ranges(
+            context,
+            self,
+            ports,
+            lambda part: run_aggregate_step(context.statements, self.spec, state, part, self.is_shared),
+            size,
+        )
 
     @property
-    def shelves(self) -> tuple[tuple[Shelf, ...], ...]:
-        return keyed_state.of(self.spec)
+    def keyed_state(self) -> tuple[tuple[KeyedStateLayout, ...], ...]:
+        return keyed_state.aggregate_layouts(self.spec)
 
-    def few(self, shelved: Sequence[Sequence[Table]]) -> row_groups.Groups | None:
-        return row_groups.groups(self.spec, self.source, shelved)
+    def build_row_aggregate(self, state_tables: Sequence[Sequence[Table]]) -> row_groups.RowAggregate | None:
+        return row_groups.compile_row_aggregate(self.spec, self.source, state_tables)
 
-    def compacted(self, duck: Duck, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
-        return compacted(duck, self.spec, port, deltas)
+    def compact(self, statements: PreparedStatements, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
+        return compact_deltas(statements, self.spec, port, deltas)
 
-    def merged(self, duck: Duck, slot: int, runs: Sequence[Run]) -> Run:
-        return additive_merge(duck, self.spec, slot, runs)
+    def merge_runs(self, statements: PreparedStatements, slot: int, runs: Sequence[Run]) -> Run:
+        return merge_state_runs(statements, self.spec, slot, runs)
 
-    def seed(self, duck: Duck) -> Iterator[tuple[int, pa.Table]]:
+    def seed(self, statements: PreparedStatements) -> Iterator[tuple[int, pa.Table]]:
         """Without keys there is a row over nothing."""
         if not self.spec.keys:
             rows = [pa.field(c.name, types.arrow(c.type)) for c in self.source[0].columns]
-            yield from self._prepared(duck, pa.schema([*rows, pa.field(WEIGHT, pa.int64())]).empty_table())
+            yield from self._prepare_deltas(statements, pa.schema([*rows, pa.field(WEIGHT, pa.int64())]).empty_table())
 
-    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
-        return full(duck, self.spec, states, self.several)
+    def full(self, statements: PreparedStatements, states: Sequence[Arrangement]) -> pa.Table:
+        return full_output(statements, self.spec, states, self.is_shared)
 
-    def describe(self, told: Told) -> str:
+    def describe(self, context: ExplainContext) -> str:
         calls = [
             f"{m.function}({'DISTINCT ' if m.distinct else ''}{m.argument or '*'}) AS {m.name}"
             for m in self.spec.measures
         ]
         return f"aggregate by ({', '.join(self.key_columns)}): {', '.join(calls) or 'distinct rows'}"
 
-    def reason(self, told: Told) -> str:
-        values = [m for m in self.spec.measures if m.distinct or m.function in VALUE_FUNCTIONS]
-        together = f"the {len(self.spec.measures)} measures of several views in one state: " if self.several else ""
+    def reason(self, context: ExplainContext) -> str:
+        values = [m for m in self.spec.measures if m.distinct or m.function in EXTREME_FUNCTIONS]
+        together = f"the {len(self.spec.measures)} measures of several views in one state: " if self.is_shared else ""
         if values:
             calls = sorted({"DISTINCT" if m.distinct else m.function.lower() for m in values})
             kept = f"{together}keeps each group's values with their counts"
@@ -165,179 +179,195 @@ class Aggregate(Operator):
             return "one row a group: its count"
         return f"{together}sums and counts, one row a group: a change is added or subtracted"
 
-    def drawn(self, told: Told) -> Drawn:
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
         source = self.source[0]
         calls = tuple(
             f"{m.function.lower()}({'distinct ' if m.distinct else ''}"
-            f"{told.given(source, m.argument) if m.argument else '*'})"
+            f"{context.describe_output(source, m.argument) if m.argument else '*'})"
             for m in self.spec.measures
         )
-        return Drawn(
-            "aggregate", calls or ("distinct rows",), key=tuple(told.given(source, k) for k in self.key_columns)
+        return OperatorDescription(
+            "aggregate",
+            calls or ("distinct rows",),
+            key=tuple(context.describe_output(source, k) for k in self.key_columns),
         )
 
-    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
-        given = super().traced(text)
+    def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        given = super().column_texts(expr_text)
         calls = {m.name: f"{m.function.lower()}({given.get(m.argument or '', '*')})" for m in self.spec.measures}
         return {**given, **calls}
 
-    def _prepared(self, duck: Duck, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        return ((i, table) for i, table in enumerate(prepare(duck, self.spec, rows)) if table.num_rows)
+    def _prepare_deltas(self, statements: PreparedStatements, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        return ((i, table) for i, table in enumerate(prepare_deltas(statements, self.spec, rows)) if table.num_rows)
 
 
-def ports(spec: AggregateSpec) -> int:
+def count_ports(spec: AggregateSpec) -> int:
     """How many deltas `prepare` makes: the vectors, and the values of each argument of Min, Max or DISTINCT."""
-    return 1 + len(layout(spec).values)
+    return 1 + len(accumulator_layout(spec).value_arguments)
 
 
-def prepare(duck: Duck, spec: AggregateSpec, rows: pa.Table) -> list[pa.Table]:
+def prepare_deltas(statements: PreparedStatements, spec: AggregateSpec, rows: pa.Table) -> list[pa.Table]:
     """One delta for each port, from rows with key columns, argument columns and `¤w`."""
-    plan = layout(spec)
-    vectors = _vectors(duck, spec, rows, distinct=False)
-    return [vectors, *(duck.run(sql.values(spec, argument), rows=rows) for argument in plan.values)]
+    plan = accumulator_layout(spec)
+    vectors = _build_vectors(statements, spec, rows, is_distinct=False)
+    return [vectors, *(statements.run(sql.values_sql(spec, argument), rows=rows) for argument in plan.value_arguments)]
 
 
-def step(
-    duck: Duck,
+def run_aggregate_step(
+    statements: PreparedStatements,
     spec: AggregateSpec,
     states: Sequence[Arrangement],
     deltas: Sequence[pa.Table | None],
-    several: bool = False,
+    is_shared: bool = False,
 ) -> tuple[pa.Table, list[pa.Table]]:
     """The output's delta, and what to add to the state of each port. For `several` views nothing is raised.
 
     A delta may hold several vectors of one group, from several tasks. A values port may be None: nothing arrived.
     """
-    plan = layout(spec)
+    plan = accumulator_layout(spec)
     vectors = deltas[0]
     if vectors is None:
         raise Defect("An aggregate was given no vectors.")
     kept, flips = [vectors], []
-    for i, argument in enumerate(plan.values, start=1):
+    for i, argument in enumerate(plan.value_arguments, start=1):
         delta = deltas[i]
-        change = _no_values(spec, argument) if delta is None else extremes.by_value(duck, delta, argument)
+        change = _empty_values(spec, argument) if delta is None else extremes.sort_by_value(statements, delta, argument)
         kept.append(change)
-        if argument in plan.distincts:
-            flips.append(_flips(duck, spec, argument, states[i], change))
+        if argument in plan.distinct_arguments:
+            flips.append(_distinct_changes(statements, spec, argument, states[i], change))
     if flips:
         # One pass for all arguments: a row has the value of one of them, and NULL adds nothing to the others.
         together = pa.concat_tables(flips, promote_options="default").combine_chunks()
-        vectors = pa.concat_tables([vectors, _vectors(duck, spec, together, distinct=True)])
-    out = _difference(duck, spec, states, [vectors, *kept[1:]], several)
-    kept[0] = _without_zeros(vectors, plan, seed=not spec.keys and not states[0].num_rows)
+        vectors = pa.concat_tables([vectors, _build_vectors(statements, spec, together, is_distinct=True)])
+    out = _output_delta(statements, spec, states, [vectors, *kept[1:]], is_shared)
+    kept[0] = _drop_zero_vectors(vectors, plan, has_seed=not spec.keys and not states[0].num_rows)
     return out, kept
 
 
-def full(duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], several: bool = False) -> pa.Table:
+def full_output(
+    statements: PreparedStatements, spec: AggregateSpec, states: Sequence[Arrangement], is_shared: bool = False
+) -> pa.Table:
     """The whole output: what a step from nothing to the present state emits."""
-    plan = layout(spec)
+    plan = accumulator_layout(spec)
     if not states[0].runs:
-        return _output_schema(spec, several).empty_table()
+        return _output_schema(spec, is_shared).empty_table()
     vectors = states[0].rows()
     values = [
-        extremes.by_value(duck, states[i].rows(), argument) if states[i].runs else _no_values(spec, argument)
-        for i, argument in enumerate(plan.values, start=1)
+        extremes.sort_by_value(statements, states[i].rows(), argument)
+        if states[i].runs
+        else _empty_values(spec, argument)
+        for i, argument in enumerate(plan.value_arguments, start=1)
     ]
     nothing = [Arrangement()] * len(states)
-    return _difference(duck, spec, nothing, [vectors, *values], several)
+    return _output_delta(statements, spec, nothing, [vectors, *values], is_shared)
 
 
-def additive_merge(duck: Duck, spec: AggregateSpec, port: int, runs: Sequence[Run]) -> Run:
+def merge_state_runs(statements: PreparedStatements, spec: AggregateSpec, port: int, runs: Sequence[Run]) -> Run:
     """The runs of one port as one: vectors add up and empty groups go (never the global one); values consolidate."""
-    plan = layout(spec)
+    plan = accumulator_layout(spec)
     if port == 0:
-        return merge(duck, runs, plan.additive, keep_zero=not spec.keys)
-    return merge(duck, runs, order=[plan.values[port - 1]])
+        return merge(statements, runs, plan.additive_columns, keep_zero=not spec.keys)
+    return merge(statements, runs, order=[plan.value_arguments[port - 1]])
 
 
-def compacted(duck: Duck, spec: AggregateSpec, port: int, deltas: Sequence[pa.Table]) -> pa.Table:
+def compact_deltas(
+    statements: PreparedStatements, spec: AggregateSpec, port: int, deltas: Sequence[pa.Table]
+) -> pa.Table:
     """What arrived at a port, from many pieces of the rows, with one row for each group or value.
 
     A vector of zeros stays: it says that the group is touched.
     """
-    plan = layout(spec)
+    plan = accumulator_layout(spec)
     whole = pa.concat_tables(deltas)
     if port == 0:
-        return duck.run(addition(whole.schema, plan.additive, keep_zero=True), delta=whole)
-    return duck.run(consolidation(whole.schema), delta=whole)
+        return statements.run(addition_sql(whole.schema, plan.additive_columns, keep_zero=True), delta=whole)
+    return statements.run(consolidation_sql(whole.schema), delta=whole)
 
 
-def _vectors(duck: Duck, spec: AggregateSpec, rows: pa.Table, *, distinct: bool) -> pa.Table:
+def _build_vectors(
+    statements: PreparedStatements, spec: AggregateSpec, rows: pa.Table, *, is_distinct: bool
+) -> pa.Table:
     """The rows' vectors, for the plain accumulators, or for those that see each value once."""
-    if not distinct and (found := preaggregate.vectors(duck, spec, rows)) is not None:
+    if not is_distinct and (found := preaggregate.preaggregate(statements, spec, rows)) is not None:
         return found
-    fed = tuple(a for a in layout(spec).accumulators if a.distinct == distinct)
-    return duck.run(sql.vectors(spec, fed, distinct), rows=with_raw(rows, fed))
+    fed = tuple(a for a in accumulator_layout(spec).accumulators if a.distinct == is_distinct)
+    return statements.run(sql.vectors_sql(spec, fed, is_distinct), rows=with_raw_columns(rows, fed))
 
 
-def _flips(duck: Duck, spec: AggregateSpec, argument: str, state: Arrangement, change: pa.Table) -> pa.Table:
+def _distinct_changes(
+    statements: PreparedStatements, spec: AggregateSpec, argument: str, state: Arrangement, change: pa.Table
+) -> pa.Table:
     """The values that came to be or ceased to be in their group, with weight 1 or −1."""
     old = state.slice(distinct_hashes(change)) if state.runs else change.slice(0, 0)
-    return duck.run(sql.flips(spec, argument), old=old.select(change.column_names), delta=change)
+    return statements.run(sql.distinct_changes_sql(spec, argument), old=old.select(change.column_names), delta=change)
 
 
-def _difference(
-    duck: Duck, spec: AggregateSpec, states: Sequence[Arrangement], changes: Sequence[pa.Table], several: bool
+def _output_delta(
+    statements: PreparedStatements,
+    spec: AggregateSpec,
+    states: Sequence[Arrangement],
+    changes: Sequence[pa.Table],
+    is_shared: bool,
 ) -> pa.Table:
     """−read(old) +read(old + change), where they differ. Extremes are read from the values' states and changes."""
-    plan = layout(spec)
-    groups = group(duck, spec, plan, states[0], changes[0])
+    plan = accumulator_layout(spec)
+    groups = sum_touched_groups(statements, spec, plan, states[0], changes[0])
     count = groups.count
-    if (groups.sides.rows < 0).any():
+    if (groups.totals.row_counts < 0).any():
         raise Contradiction(f"A group of {[k.name for k in spec.keys]} has fewer than no rows.")
-    is_there = groups.sides.rows > 0
+    is_there = groups.totals.row_counts > 0
     if not spec.keys:
-        is_there = np.concatenate([groups.seen, np.ones(count, np.bool_)])
+        is_there = np.concatenate([groups.in_old_state, np.ones(count, np.bool_)])
     found = {
-        argument: extremes.change(duck, spec, argument, states[i], changes[i], groups.keys)
-        for i, argument in enumerate(plan.values, start=1)
-        if argument in plan.extremes
+        argument: extremes.find_extremes(statements, spec, argument, states[i], changes[i], groups.keys)
+        for i, argument in enumerate(plan.value_arguments, start=1)
+        if argument in plan.extreme_arguments
     }
     changed = is_there[:count] != is_there[count:]
     columns, unfit = [], []
     for measure in spec.measures:
-        if measure.function in VALUE_FUNCTIONS and measure.argument is not None:
+        if measure.function in EXTREME_FUNCTIONS and measure.argument is not None:
             column = pa.concat_arrays([found[measure.argument][measure.function, side] for side in ("old", "new")])
         else:
-            column, beyond = finish.read(measure, groups.sides)
-            if several and beyond is not None:
+            column, beyond = finish.read_measure(measure, groups.totals)
+            if is_shared and beyond is not None:
                 changed |= beyond[:count] != beyond[count:]
                 unfit.append(pa.array(beyond))
             elif beyond is not None and (beyond & is_there)[count:].any():
                 raise EvaluationError(shared_measures.overflow_text(measure))
-        changed |= _differ(column.slice(0, count), column.slice(count))
+        changed |= _is_different(column.slice(0, count), column.slice(count))
         columns.append(column)
     went, came = np.flatnonzero(is_there[:count] & changed), np.flatnonzero(is_there[count:] & changed)
     keys, places = pa.array(np.concatenate([went, came])), pa.array(np.concatenate([went, came + count]))
     weights = np.ones(len(places), np.int64)
     weights[: len(went)] = -1
-    named = [taken(one_chunk(groups.keys.column(k.name)), keys) for k in spec.keys]
-    measured = [taken(column, places) for column in (*columns, *unfit)]
-    return pa.Table.from_arrays([*named, *measured, pa.array(weights)], schema=_output_schema(spec, several))
+    named = [take_array(one_chunk(groups.keys.column(k.name)), keys) for k in spec.keys]
+    measured = [take_array(column, places) for column in (*columns, *unfit)]
+    return pa.Table.from_arrays([*named, *measured, pa.array(weights)], schema=_output_schema(spec, is_shared))
 
 
-def _differ(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+def _is_different(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """Where two columns are distinct: NULL equals NULL and NaN equals NaN."""
-    if not pa.types.is_floating(one.type) and (same := same_words(one, other)) is not None:
+    if not pa.types.is_floating(left.type) and (same := equal_bits(left, right)) is not None:
         return ~same
-    unequal = pc.not_equal(one, other)
-    if pa.types.is_floating(one.type):
-        unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    unequal = pc.not_equal(left, right)
+    if pa.types.is_floating(left.type):
+        unequal = pc.and_not(unequal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
     if unequal.null_count:
-        unequal = pc.coalesce(unequal, pc.xor(pc.is_null(one), pc.is_null(other)))
+        unequal = pc.coalesce(unequal, pc.xor(pc.is_null(left), pc.is_null(right)))
     found: npt.NDArray[np.bool_] = unequal.to_numpy(zero_copy_only=False)
     return found
 
 
-def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
+def _drop_zero_vectors(vectors: pa.Table, layout: AccumulatorLayout, *, has_seed: bool) -> pa.Table:
     """Vectors that add nothing need not be stored, except one that says a global row exists."""
-    if seed or not vectors.num_rows:
+    if has_seed or not vectors.num_rows:
         return vectors
     kept = np.zeros(vectors.num_rows, np.bool_)
-    for name in plan.additive:
+    for name in layout.additive_columns:
         column = one_chunk(vectors.column(name))
         if pa.types.is_decimal(column.type):
-            value = Wide.of(column)
+            value = Int128Array.from_decimals(column)
             kept |= (value.low != 0) | (value.high != 0)
         else:
             kept |= column.to_numpy() != 0
@@ -346,7 +376,7 @@ def _without_zeros(vectors: pa.Table, plan: Layout, *, seed: bool) -> pa.Table:
     return vectors.filter(pa.array(kept))
 
 
-def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:
+def _empty_values(spec: AggregateSpec, argument: str) -> pa.Table:
     kind = next(m.argument_type for m in spec.measures if m.argument == argument)
     if kind is None:
         raise Defect(f"{argument} is the argument of no measure.")
@@ -354,13 +384,13 @@ def _no_values(spec: AggregateSpec, argument: str) -> pa.Table:
     return pa.schema([*keys, (argument, types.arrow(kind)), (WEIGHT, pa.int64()), (HASH, pa.uint64())]).empty_table()
 
 
-def _columns(spec: AggregateSpec, several: bool) -> tuple[Column, ...]:
-    told = [m for m in spec.measures if several and shared_measures.overflows(m)]
-    flags = (Column(shared_measures.beyond(m.name), types.BOOLEAN, nullable=False) for m in told)
+def _output_columns(spec: AggregateSpec, is_shared: bool) -> tuple[Column, ...]:
+    told = [m for m in spec.measures if is_shared and shared_measures.can_overflow(m)]
+    flags = (Column(shared_measures.overflow_column(m.name), types.BOOLEAN, nullable=False) for m in told)
     return (*spec.keys, *(m.column for m in spec.measures), *flags)
 
 
 @lru_cache(maxsize=1024)
-def _output_schema(spec: AggregateSpec, several: bool) -> pa.Schema:
-    columns = _columns(spec, several)
+def _output_schema(spec: AggregateSpec, is_shared: bool) -> pa.Schema:
+    columns = _output_columns(spec, is_shared)
     return pa.schema([*((c.name, types.arrow(c.type)) for c in columns), (WEIGHT, pa.int64())])

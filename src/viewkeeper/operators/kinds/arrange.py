@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.chunked_execution import arranged
-from viewkeeper.operators.description import Drawn, Told
-from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.chunked_execution import arrange_input
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
 from viewkeeper.operators.segment import Segment
 
 
@@ -34,27 +34,29 @@ class Arrange(Operator):
         return self.source[0].columns
 
     @property
-    def arranged_by(self) -> tuple[str, ...]:
+    def arrangement_key(self) -> tuple[str, ...]:
         key = self.source[0].key
         if key is None:
             raise Defect("An arrangement has no key.")
         return key
 
     @property
-    def slots(self) -> int:
+    def slot_count(self) -> int:
         return 1
 
-    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
-        return arranged(site, self, ports)
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterable[pa.Table]:
+        return arrange_input(context, self, ports)
 
-    def describe(self, told: Told) -> str:
+    def describe(self, context: ExplainContext) -> str:
         by = "in the order of" if self.source[0].ordered else "by"
-        return f"arrangement {by} ({', '.join(self.arranged_by)})"
+        return f"arrangement {by} ({', '.join(self.arrangement_key)})"
 
-    def reason(self, told: Told) -> str:
+    def reason(self, context: ExplainContext) -> str:
         if self.source[0].ordered:
             return "kept in order because it is compared with a threshold that moves"
         return "kept because its rows are computed: no base table can be looked up in its place"
 
-    def drawn(self, told: Told) -> Drawn:
-        return Drawn("arrangement", key=tuple(told.given(self.source[0], k) for k in self.arranged_by))
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        return OperatorDescription(
+            "arrangement", key=tuple(context.describe_output(self.source[0], k) for k in self.arrangement_key)
+        )

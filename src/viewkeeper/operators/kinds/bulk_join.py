@@ -17,11 +17,11 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.names import WEIGHT, quoted
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.chunked_execution import stacked
-from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.chunked_execution import concat_deltas
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
 from viewkeeper.operators.segment import Segment, where_sql
-from viewkeeper.resources.memory import width
-from viewkeeper.state.consolidate import consolidation
+from viewkeeper.resources.memory import row_width
+from viewkeeper.state.consolidate import consolidation_sql
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class OptionalInput:
     match is a matter of weights."""
 
     relation: int
-    how: str
+    join_type: str
     on: tuple[Expr, ...]
-    summed: bool
+    must_consolidate: bool
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class BulkJoin(Operator):
     relations: tuple[tuple[Segment, ...], ...]
     where: tuple[Expr, ...]
     optional: tuple[OptionalInput, ...] = ()
-    kind: ClassVar[str] = "bulkjoin"
-    only_loads: ClassVar[bool] = True
-    may_cancel: ClassVar[bool] = True
+    kind: ClassVar[str] = "bulk_join"
+    is_load_only: ClassVar[bool] = True
+    has_canceling_output: ClassVar[bool] = True
 
     @property
     def ports(self) -> tuple[tuple[Segment, ...], ...]:
@@ -50,7 +50,7 @@ class BulkJoin(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        hidden = {o.relation for o in self.optional if o.how == "anti"}
+        hidden = {o.relation for o in self.optional if o.join_type == "anti"}
         return tuple(c for i, relation in enumerate(self.relations) if i not in hidden for c in relation[0].columns)
 
     @cached_property
@@ -63,11 +63,11 @@ class BulkJoin(Operator):
         for one in self.optional:
             name = f"input{one.relation}"
             rows = name
-            if one.summed:
+            if one.must_consolidate:
                 schema = _schema(self.relations[one.relation][0].columns)
-                rows = f"({consolidation(schema, source=name)}) AS {name}"
-            tables += f" {'ANTI' if one.how == 'anti' else 'LEFT'} JOIN {rows} ON {where_sql(one.on)}"
-            if one.how != "anti":
+                rows = f"({consolidation_sql(schema, source=name)}) AS {name}"
+            tables += f" {'ANTI' if one.join_type == 'anti' else 'LEFT'} JOIN {rows} ON {where_sql(one.on)}"
+            if one.join_type != "anti":
                 factors.append(f"coalesce({name}.{WEIGHT}, 1)")
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
         columns = "".join(f"{quoted(c.name)}, " for c in self.columns)
@@ -76,19 +76,19 @@ class BulkJoin(Operator):
     def takes_part(self, on_spark: bool) -> bool:
         return not on_spark
 
-    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterable[pa.Table]:
         optional = {o.relation for o in self.optional}
         if not all(tables for i, tables in enumerate(ports) if i not in optional):
             return ()
         inputs = {
-            f"input{i}": stacked(tables) if tables else _nothing(self.relations[i][0].columns)
+            f"input{i}": concat_deltas(tables) if tables else _empty_rows(self.relations[i][0].columns)
             for i, tables in enumerate(ports)
         }
-        most = site.memory.rows(sum(width(table) for table in inputs.values()))
-        return site.duck.stream(self.sql, most, **inputs)
+        most = context.memory.piece_rows(sum(row_width(table) for table in inputs.values()))
+        return context.statements.stream(self.sql, most, **inputs)
 
 
-def _nothing(columns: Sequence[Column]) -> pa.Table:
+def _empty_rows(columns: Sequence[Column]) -> pa.Table:
     return _schema(columns).empty_table()
 
 

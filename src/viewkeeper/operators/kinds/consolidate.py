@@ -14,18 +14,18 @@ import pyarrow as pa
 
 from viewkeeper.model.names import HASH, WEIGHT, quoted
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.chunked_execution import ranges
-from viewkeeper.operators.description import Drawn, Told
-from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.chunked_execution import split_by_hash_range
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
 from viewkeeper.operators.segment import Segment
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.consolidate import consolidate
 
 
 @dataclass(frozen=True)
 class Consolidate(Operator):
     source: tuple[Segment, ...]
-    once: bool = False
+    is_distinct_keys: bool = False
     kind: ClassVar[str] = "consolidate"
 
     @property
@@ -35,23 +35,31 @@ class Consolidate(Operator):
     @property
     def columns(self) -> tuple[Column, ...]:
         source = self.source[0]
-        return tuple(c for c in source.columns if c.name in (source.key or ())) if self.once else source.columns
+        return (
+            tuple(c for c in source.columns if c.name in (source.key or ()))
+            if self.is_distinct_keys
+            else source.columns
+        )
 
-    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
-        for part in ranges(site, ports):
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterator[pa.Table]:
+        for part in split_by_hash_range(context, ports):
             if part[0] is not None:
-                yield self._once(site.duck, part[0]) if self.once else _consolidated(site.duck, part[0])
+                yield (
+                    self._distinct_keys(context.statements, part[0])
+                    if self.is_distinct_keys
+                    else _consolidate_rows(context.statements, part[0])
+                )
 
-    def _once(self, duck: Duck, rows: pa.Table) -> pa.Table:
+    def _distinct_keys(self, statements: PreparedStatements, rows: pa.Table) -> pa.Table:
         selected = ", ".join([*(quoted(c.name) for c in self.columns), f"1::BIGINT AS {WEIGHT}"])  # a key may be empty
-        return duck.run(f"SELECT DISTINCT {selected} FROM delta", delta=rows)
+        return statements.run(f"SELECT DISTINCT {selected} FROM delta", delta=rows)
 
-    def describe(self, told: Told) -> str:
-        return "each key that changed, once" if self.once else "consolidate"
+    def describe(self, context: ExplainContext) -> str:
+        return "each key that changed, once" if self.is_distinct_keys else "consolidate"
 
-    def drawn(self, told: Told) -> Drawn:
-        return Drawn("changed keys" if self.once else "consolidate")
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        return OperatorDescription("changed keys" if self.is_distinct_keys else "consolidate")
 
 
-def _consolidated(duck: Duck, rows: pa.Table) -> pa.Table:
-    return consolidate(duck, rows).drop_columns([HASH])
+def _consolidate_rows(statements: PreparedStatements, rows: pa.Table) -> pa.Table:
+    return consolidate(statements, rows).drop_columns([HASH])

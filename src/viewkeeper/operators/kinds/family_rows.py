@@ -21,12 +21,12 @@ from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
 from viewkeeper.model.names import HASH, quoted
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators.chunked_execution import joined
-from viewkeeper.operators.description import Drawn, Told
-from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.chunked_execution import combine_deltas
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
 from viewkeeper.operators.segment import Segment, where_sql
-from viewkeeper.resources.memory import width
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.resources.memory import row_width
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.consolidate import consolidate
 from viewkeeper.state.run import Arrangement, Run, arrange
 
@@ -37,36 +37,36 @@ from viewkeeper.state.run import Arrangement, Run, arrange
 
 
 @dataclass(frozen=True)
-class ForMembers(Operator):
+class FamilyOperator(Operator):
     rows: tuple[Segment, ...]
     members: tuple[Segment, ...]
     stateful: ClassVar[bool] = True
     members_slot: ClassVar[int | None] = 1
-    jointly: ClassVar[bool] = True
+    has_joint_ports: ClassVar[bool] = True
 
     @property
     def ports(self) -> tuple[tuple[Segment, ...], ...]:
         return self.rows, self.members
 
     @property
-    def slots(self) -> int:
+    def slot_count(self) -> int:
         return 2
 
-    def made_of(self, name: str) -> tuple[str, Expr] | None:
+    def lineage(self, column_name: str) -> tuple[str, Expr] | None:
         for segment in (self.members[0], self.rows[0]):
-            found = next(((segment.source, n.expr) for n in segment.exprs if n.name == name), None)
+            found = next(((segment.source, n.expr) for n in segment.exprs if n.name == column_name), None)
             if found is not None:
                 return found
         return None
 
-    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
-        return {n.name: text(s.source, n.expr) for s in (self.rows[0], self.members[0]) for n in s.exprs}
+    def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        return {n.name: expr_text(s.source, n.expr) for s in (self.rows[0], self.members[0]) for n in s.exprs}
 
 
 @dataclass(frozen=True)
-class Theta(ForMembers):
+class FamilyRows(FamilyOperator):
     where: tuple[Expr, ...]
-    kind: ClassVar[str] = "theta"
+    kind: ClassVar[str] = "family_rows"
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -78,48 +78,55 @@ class Theta(ForMembers):
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
         return f"SELECT {shown}, CAST(d.{WEIGHT} * p.{WEIGHT} AS BIGINT) AS {WEIGHT} FROM d, p{condition}"
 
-    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
-        rows, members = site.state(self)
-        came, changed = (consolidate(site.duck, joined(tables)) if tables else None for tables in (ports[0], ports[1]))
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterator[pa.Table]:
+        rows, members = context.state(self)
+        came, changed = (
+            consolidate(context.statements, combine_deltas(tables)) if tables else None
+            for tables in (ports[0], ports[1])
+        )
         if came is not None and (members.runs or changed is not None):
-            parts = [members.rows(self._names(1))] if members.runs else []
-            parts += [] if changed is None else [changed.select([*self._names(1), WEIGHT])]
-            yield from self._met(site, came, consolidate(site.duck, joined(parts)))
+            parts = [members.rows(self._column_names(1))] if members.runs else []
+            parts += [] if changed is None else [changed.select([*self._column_names(1), WEIGHT])]
+            yield from self._join_members(context, came, consolidate(context.statements, combine_deltas(parts)))
         if changed is not None:
             for run in rows.runs:
-                yield from self._met(site, run.weighted, changed)
-        site.add(self, [_NOTHING if t is None else arrange(t) for t in (came, changed)])
+                yield from self._join_members(context, run.weighted_rows, changed)
+        context.emit_runs(self, [_EMPTY_RUN if t is None else arrange(t) for t in (came, changed)])
 
-    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
+    def full(self, statements: PreparedStatements, states: Sequence[Arrangement]) -> pa.Table:
         if not all(state.runs for state in states):
             kinds = [(c.name, types.arrow(c.type)) for c in self.columns]
             return pa.schema([*kinds, (WEIGHT, pa.int64())]).empty_table()
-        rows, members = (state.rows(self._names(i)) for i, state in enumerate(states))
-        return duck.run(self.sql, d=rows, p=members)
+        rows, members = (state.rows(self._column_names(i)) for i, state in enumerate(states))
+        return statements.run(self.sql, d=rows, p=members)
 
-    def attempt(self, duck: Duck) -> None:
+    def dry_run(self, statements: PreparedStatements) -> None:
         empty = [
             pa.schema([*((c.name, types.arrow(c.type)) for c in port[0].columns), (WEIGHT, pa.int64())]).empty_table()
             for port in self.ports
         ]
-        duck.run(self.sql, d=empty[0], p=empty[1])
+        statements.run(self.sql, d=empty[0], p=empty[1])
 
-    def _met(self, site: Site, rows: pa.Table, members: pa.Table) -> Iterator[pa.Table]:
-        rows, members = rows.select([*self._names(0), WEIGHT]), members.select([*self._names(1), WEIGHT])
+    def _join_members(self, context: ExecutionContext, rows: pa.Table, members: pa.Table) -> Iterator[pa.Table]:
+        rows, members = rows.select([*self._column_names(0), WEIGHT]), members.select([*self._column_names(1), WEIGHT])
         if rows.num_rows and members.num_rows:
-            yield from site.duck.stream(self.sql, site.memory.rows(width(rows) + width(members)), d=rows, p=members)
+            yield from context.statements.stream(
+                self.sql, context.memory.piece_rows(row_width(rows) + row_width(members)), d=rows, p=members
+            )
 
-    def _names(self, port: int) -> list[str]:
+    def _column_names(self, port: int) -> list[str]:
         return [c.name for c in self.ports[port][0].columns]
 
-    def describe(self, told: Told) -> str:
-        return f"rows of a family's members, by ({', '.join(self._names(1))})"
+    def describe(self, context: ExplainContext) -> str:
+        return f"rows of a family's members, by ({', '.join(self._column_names(1))})"
 
-    def reason(self, told: Told) -> str:
+    def reason(self, context: ExplainContext) -> str:
         return "more than sums is wanted of the rows: each is given to every member that wants it"
 
-    def drawn(self, told: Told) -> Drawn:
-        return Drawn("rows of members", key=tuple(told.given(self.members[0], n) for n in self._names(1)))
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        return OperatorDescription(
+            "rows of members", key=tuple(context.describe_output(self.members[0], n) for n in self._column_names(1))
+        )
 
 
-_NOTHING = Run(pa.schema([(HASH, pa.uint64())]).empty_table())
+_EMPTY_RUN = Run(pa.schema([(HASH, pa.uint64())]).empty_table())

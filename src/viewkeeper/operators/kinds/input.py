@@ -10,8 +10,8 @@ from typing import ClassVar
 from viewkeeper.errors import Defect
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.description import Drawn, Told
-from viewkeeper.operators.operator import Operator, named_after
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
+from viewkeeper.operators.operator import Operator, content_id
 
 
 @dataclass(frozen=True)
@@ -20,36 +20,36 @@ class Input(Operator):
 
     table: int
     kind: ClassVar[str] = "input"
-    keyed: ClassVar[bool] = False
+    needs_exchange: ClassVar[bool] = False
     is_source: ClassVar[bool] = True
 
     @cached_property
     def id(self) -> str:
-        return _name(self.table)
+        return _input_id(self.table)
 
     @property
     def columns(self) -> tuple[Column, ...]:
         raise Defect("An input's columns are those that the segments over it read")
 
     @property
-    def changes_of(self) -> int:
+    def input_table(self) -> int:
         return self.table
 
-    def describe(self, told: Told) -> str:
-        return f"input {told.names[self.table]} ({self._used(told)})"
+    def describe(self, context: ExplainContext) -> str:
+        return f"input {context.names[self.table]} ({self._used_column_names(context)})"
 
-    def drawn(self, told: Told) -> Drawn:
-        name = told.names[self.table]
-        return Drawn(f"Δ {name}", (self._used(told),), name)
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        name = context.names[self.table]
+        return OperatorDescription(f"Δ {name}", (self._used_column_names(context),), name)
 
-    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+    def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
         return {}  # the columns have the table's names
 
-    def _used(self, told: Told) -> str:
-        return ", ".join(c.name for c in told.flow.used[self.table])
+    def _used_column_names(self, context: ExplainContext) -> str:
+        return ", ".join(c.name for c in context.dataflow.used_columns[self.table])
 
 
 @cache
-def _name(table: int) -> str:
+def _input_id(table: int) -> str:
     """Worked out once: every batch asks for it anew."""
-    return f"{Input.kind}-{named_after(Input.kind, Input(table))}"
+    return f"{Input.kind}-{content_id(Input.kind, Input(table))}"

@@ -17,20 +17,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from viewkeeper.errors import Defect
-from viewkeeper.expressions.backends.vector_predicates import renamed
+from viewkeeper.expressions.backends.vector_predicates import rename_predicate
 from viewkeeper.expressions.tree import Expr, column
 from viewkeeper.model import types
-from viewkeeper.model.names import HASH, PLACE
+from viewkeeper.model.names import HASH, ROW_INDEX
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators.chunked_execution import stacked
+from viewkeeper.operators.chunked_execution import concat_deltas
 from viewkeeper.operators.delta_join import plan
-from viewkeeper.operators.delta_join.optional_relations import Match, met_rows, numbered, padded
-from viewkeeper.operators.description import Drawn, Told
-from viewkeeper.operators.operator import Operator, Ports, Seek, Site
-from viewkeeper.operators.segment import LATER, Segment
-from viewkeeper.resources.memory import width
-from viewkeeper.state.run import Among, Arrangement, hashes_of, weights_of
-from viewkeeper.state.run_cache import meeting
+from viewkeeper.operators.delta_join.optional_relations import (
+    MatchCondition,
+    filter_matches,
+    with_null_columns,
+    with_row_numbers,
+)
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
+from viewkeeper.operators.operator import ExecutionContext, LookupSpec, Operator, Ports
+from viewkeeper.operators.segment import OMITTED_IF_EMPTY, Segment
+from viewkeeper.resources.memory import row_width
+from viewkeeper.state.run import Arrangement, RunFilter, hashes_of, weights_of
+from viewkeeper.state.run_cache import evaluate_predicates
 
 # A threshold that moves: only rows between its old and its new value change sides.
 #
@@ -41,20 +46,20 @@ from viewkeeper.state.run_cache import meeting
 # comparison holds are. The rows lie in the order of v (`segments`); the segment that follows compares.
 
 
-_SLACK = 2
+_ROUNDING_SLACK = 2
 """Places by which rounding may be wrong."""
 
-_LAST = 2**64 - 1
+_MAX_ORDER_HASH = 2**64 - 1
 
 
 def range_lookup(
-    probe: pa.Table, value: str, arrangement: Arrangement, columns: Sequence[str], reach: str, most: int
+    probe: pa.Table, value: str, arrangement: Arrangement, columns: Sequence[str], range_side: str, max_rows: int
 ) -> Iterator[pa.Table]:
     """Each change of the scalar (its `value`) with each row whose comparison it may change, as in `join.lookup`."""
     probe = probe.filter(pc.is_valid(probe[value]))  # compared with NULL nothing holds
-    low, high = _between(probe, reach)
+    low, high = _order_hash_range(probe, range_side)
     kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
-    step = max(1, most // max(1, int(probe.num_rows)))
+    step = max(1, max_rows // max(1, int(probe.num_rows)))
     for run in arrangement.runs:
         start, stop = np.searchsorted(run.hashes, low, "left"), np.searchsorted(run.hashes, high, "right")
         for first in range(int(start), int(stop), step):
@@ -66,21 +71,21 @@ def range_lookup(
             yield pa.table(columned, names=[*kept, *columns, WEIGHT])
 
 
-def _between(probe: pa.Table, reach: str) -> tuple[np.uint64, np.uint64]:
+def _order_hash_range(probe: pa.Table, range_side: str) -> tuple[np.uint64, np.uint64]:
     if not probe.num_rows:
         return np.uint64(1), np.uint64(0)
     places = hashes_of(probe)
-    low, high = int(places.min()) - _SLACK, int(places.max()) + _SLACK
+    low, high = int(places.min()) - _ROUNDING_SLACK, int(places.max()) + _ROUNDING_SLACK
     if int(weights_of(probe).sum()) != 0:
-        low, high = (low, _LAST) if reach == "above" else (0, high)
+        low, high = (low, _MAX_ORDER_HASH) if range_side == "above" else (0, high)
     return np.uint64(low), np.uint64(high)
 
 
-MET = Column(plan.MET, types.BOOLEAN, nullable=False)
+MATCH_FLAG_COLUMN = Column(plan.MATCH_FLAG, types.BOOLEAN, nullable=False)
 """Of a lookup in an optional relation: whether a row was met."""
 
-_STEPS = {"left": "or NULLs", "anti": "without a match"}
-_MANY = 1.05
+_STEP_TEXTS = {"left": "or NULLs", "anti": "without a match"}
+_MIN_SHOWN_FAN_OUT = 1.05
 """Rows a probe from which it is told how many."""
 _TITLES = {"": "look up", "left": "outer look-up of", "anti": "rows without a match in"}
 
@@ -95,21 +100,21 @@ class Lookup(Operator):
 
     probe: tuple[Segment, ...]
     arrangement: str
-    fresh: bool
-    take: tuple[tuple[str, Column], ...]
-    load: bool = False
+    new_state: bool
+    fetched_columns: tuple[tuple[str, Column], ...]
+    is_on_load_path: bool = False
     """Whether this lookup also runs in a first load on Spark (the path of the join's last relation)."""
-    reach: str = field(default="", metadata={LATER: True})
+    range_side: str = field(default="", metadata={OMITTED_IF_EMPTY: True})
     """`above`, `below`: not rows of the same key but those whose comparison with the probe's value (on this side of it)
     differs from that with another probe's: see `thresholds`."""
     optional: str = ""
     """`left`, `anti`: rows without a match stay, with NULLs; or only they stay."""
     match: tuple[Expr, ...] = ()
     """Of an optional relation: the conditions, over the columns of both sides, under which a row has a match."""
-    flag: bool = False
+    has_match_flag: bool = False
     """Whether a column `met` tells rows with a match from the others."""
     kind: ClassVar[str] = "lookup"
-    may_cancel: ClassVar[bool] = True
+    has_canceling_output: ClassVar[bool] = True
 
     @property
     def ports(self) -> tuple[tuple[Segment, ...], ...]:
@@ -117,99 +122,112 @@ class Lookup(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        taken = () if self.optional == "anti" else tuple(c for _, c in self.take)
-        return (*self.probe[0].columns, *taken, *((MET,) if self.flag else ()))
+        taken = () if self.optional == "anti" else tuple(c for _, c in self.fetched_columns)
+        return (*self.probe[0].columns, *taken, *((MATCH_FLAG_COLUMN,) if self.has_match_flag else ()))
 
     @property
-    def looked_up(self) -> tuple[str, ...]:
-        return (self.arrangement,) if self.fresh else ()
+    def new_state_lookups(self) -> tuple[str, ...]:
+        return (self.arrangement,) if self.new_state else ()
 
     @property
-    def reads(self) -> Mapping[str, frozenset[str]]:
-        return {self.arrangement: frozenset(name for name, _ in self.take)}
+    def lookup_columns(self) -> Mapping[str, frozenset[str]]:
+        return {self.arrangement: frozenset(name for name, _ in self.fetched_columns)}
 
     @property
-    def probes(self) -> str:
+    def probed_arrangement(self) -> str:
         return self.arrangement
 
     @property
-    def seeks(self) -> Seek | None:
-        return None if self.reach else Seek(self.arrangement, self.fresh, self.take, self.optional, self.match)
+    def lookup(self) -> LookupSpec | None:
+        return (
+            None
+            if self.range_side
+            else LookupSpec(self.arrangement, self.new_state, self.fetched_columns, self.optional, self.match)
+        )
 
     def takes_part(self, on_spark: bool) -> bool:
-        return on_spark and self.load
+        return on_spark and self.is_on_load_path
 
-    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterator[pa.Table]:
         if not ports[0]:
             return
         slot = f"{self.arrangement}/0"
-        arrangement = site.fresh(slot) if self.fresh else site.old(slot)
+        arrangement = context.new(slot) if self.new_state else context.old(slot)
         if self.optional:
-            yield from self._optional(site, ports, arrangement)
+            yield from self._run_optional(context, ports, arrangement)
             return
         if not arrangement.runs:
             return
-        taken = [name for name, _ in self.take]
+        taken = [name for name, _ in self.fetched_columns]
         names = [*(c.name for c in self.columns), WEIGHT]
-        if not self.reach:
-            arrangement = arrangement.near(np.concatenate([hashes_of(table) for table in ports[0]]))
+        if not self.range_side:
+            arrangement = arrangement.runs_overlapping(np.concatenate([hashes_of(table) for table in ports[0]]))
         each = sum(run.width(taken) for run in arrangement.runs) / len(arrangement.runs)
-        among = self._met_later(site)
-        for piece in site.memory.pieces(stacked(ports[0])):
+        among = self._build_row_filter(context)
+        for piece in context.memory.pieces(concat_deltas(ports[0])):
             probe = piece.combine_chunks()
-            found = self._found(probe, arrangement, taken, site.memory.rows(width(probe) + each), among)
+            found = self._find_rows(
+                probe, arrangement, taken, context.memory.piece_rows(row_width(probe) + each), among
+            )
             yield from (rows.rename_columns(names) for rows in found)
 
-    def _optional(self, site: Site, ports: Ports, arrangement: Arrangement) -> Iterator[pa.Table]:
-        taken, theirs = [name for name, _ in self.take], [c for _, c in self.take]
+    def _run_optional(self, context: ExecutionContext, ports: Ports, arrangement: Arrangement) -> Iterator[pa.Table]:
+        taken, theirs = [name for name, _ in self.fetched_columns], [c for _, c in self.fetched_columns]
         mine = [c.name for c in self.probe[0].columns]
         names = [*(c.name for c in self.columns), WEIGHT]
-        match, is_left = Match(self.match), self.optional == "left"
+        match, is_left = MatchCondition(self.match), self.optional == "left"
         if arrangement.runs:
-            arrangement = arrangement.near(np.concatenate([hashes_of(table) for table in ports[0]]))
+            arrangement = arrangement.runs_overlapping(np.concatenate([hashes_of(table) for table in ports[0]]))
         each = sum(run.width(taken) for run in arrangement.runs) / max(1, len(arrangement.runs))
-        for piece in site.memory.pieces(stacked(ports[0])):
+        for piece in context.memory.pieces(concat_deltas(ports[0])):
             probe = piece.combine_chunks()
             net = np.zeros(probe.num_rows, np.int64)
-            found = lookup(numbered(probe), arrangement, taken, site.memory.rows(width(probe) + each))
-            both = (rows.rename_columns([*mine, PLACE, *(c.name for c in theirs), WEIGHT]) for rows in found)
-            for met in met_rows(site.duck, match, both, net):
+            found = lookup_rows(
+                with_row_numbers(probe), arrangement, taken, context.memory.piece_rows(row_width(probe) + each)
+            )
+            both = (rows.rename_columns([*mine, ROW_INDEX, *(c.name for c in theirs), WEIGHT]) for rows in found)
+            for met in filter_matches(context.statements, match, both, net):
                 if is_left:
-                    yield self._flagged(met, True).select(names)
+                    yield self._with_match_flag(met, True).select(names)
             rest = probe.filter(pa.array(net == 0))
             if rest.num_rows:
-                yield self._flagged(padded(rest, theirs) if is_left else rest, False).select(names)
+                yield self._with_match_flag(with_null_columns(rest, theirs) if is_left else rest, False).select(names)
 
-    def _flagged(self, rows: pa.Table, is_met: bool) -> pa.Table:
-        if not self.flag:
+    def _with_match_flag(self, rows: pa.Table, is_match: bool) -> pa.Table:
+        if not self.has_match_flag:
             return rows
-        return rows.append_column(MET.name, pa.array(np.full(rows.num_rows, is_met)))
+        return rows.append_column(MATCH_FLAG_COLUMN.name, pa.array(np.full(rows.num_rows, is_match)))
 
-    def _met_later(self, site: Site) -> Among | None:
+    def _build_row_filter(self, context: ExecutionContext) -> RunFilter | None:
         """Rows that do not meet what is asked of them next, of what is taken alone, need not be taken."""
-        theirs = {mine.name: name for name, mine in self.take}
-        asked = [renamed(condition, theirs) for condition in site.asked_of(self)]
+        theirs = {mine.name: name for name, mine in self.fetched_columns}
+        asked = [rename_predicate(condition, theirs) for condition in context.row_filter(self)]
         conditions = [condition for condition in asked if condition is not None]
-        return partial(meeting, conditions) if conditions else None
+        return partial(evaluate_predicates, conditions) if conditions else None
 
-    def _found(
-        self, probe: pa.Table, arrangement: Arrangement, taken: Sequence[str], most: int, among: Among | None
+    def _find_rows(
+        self,
+        probe: pa.Table,
+        arrangement: Arrangement,
+        columns: Sequence[str],
+        max_rows: int,
+        row_filter: RunFilter | None,
     ) -> Iterable[pa.Table]:
-        if not self.reach:
-            return lookup(probe, arrangement, taken, most, among)
+        if not self.range_side:
+            return lookup_rows(probe, arrangement, columns, max_rows, row_filter)
         key = self.probe[0].key
         if key is None:
             raise Defect(f"{self.id} is probed without a key.")
-        return range_lookup(probe, key[0], arrangement, taken, self.reach, most)
+        return range_lookup(probe, key[0], arrangement, columns, self.range_side, max_rows)
 
-    def describe(self, told: Told) -> str:
-        state = "new" if self.fresh else "old"
-        where = f"#{told.numbers[self.arrangement]}"
-        if (table := self._table(told)) is not None:
+    def describe(self, context: ExplainContext) -> str:
+        state = "new" if self.new_state else "old"
+        where = f"#{context.numbers[self.arrangement]}"
+        if (table := self._table_name(context)) is not None:
             where += f" {table}"
-        take = ", ".join(f"{name} AS {c.name}" for name, c in self.take)
+        take = ", ".join(f"{name} AS {c.name}" for name, c in self.fetched_columns)
         probe = ", ".join(self.probe[0].key or ())
-        if self.reach:
+        if self.range_side:
             return f"rows of {where}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
         if self.optional == "anti":
             return f"anti lookup ({probe}) in {where}, {state} state: rows without a match"
@@ -217,63 +235,69 @@ class Lookup(Operator):
             return f"outer lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
         return f"lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
 
-    def step(self, told: Told) -> str:
-        table, probe = self._table(told), self.probe[0]
-        key = ", ".join(told.given(probe, k) for k in probe.key or ())
-        how = f" {_STEPS[self.optional]}" if self.optional else ""
-        where = f"#{told.numbers[self.arrangement]}" + (f" {table}" if table is not None else "")
-        rows = told.fan_out.get(self.arrangement)
-        fan_out = f", about {rows:,.1f} rows a probe" if rows is not None and rows >= _MANY else ""
-        return f"({key}) in {where}{how}, {'new' if self.fresh else 'old'} state{fan_out}"
+    def describe_step(self, context: ExplainContext) -> str:
+        table, probe = self._table_name(context), self.probe[0]
+        key = ", ".join(context.describe_output(probe, k) for k in probe.key or ())
+        how = f" {_STEP_TEXTS[self.optional]}" if self.optional else ""
+        where = f"#{context.numbers[self.arrangement]}" + (f" {table}" if table is not None else "")
+        rows = context.fan_out.get(self.arrangement)
+        fan_out = f", about {rows:,.1f} rows a probe" if rows is not None and rows >= _MIN_SHOWN_FAN_OUT else ""
+        return f"({key}) in {where}{how}, {'new' if self.new_state else 'old'} state{fan_out}"
 
-    def reason(self, told: Told) -> str:
-        arranged = told.flow.operators[self.arrangement]
-        if arranged.arranges is not None:
-            primary = {k.column for k in told.flow.tables[arranged.arranges].key}
-            if primary <= set(arranged.arranged_by):
+    def reason(self, context: ExplainContext) -> str:
+        arranged = context.dataflow.operators[self.arrangement]
+        if arranged.arranged_table is not None:
+            primary = {k.column for k in context.dataflow.tables[arranged.arranged_table].key}
+            if primary <= set(arranged.arrangement_key):
                 return "at most one row a probe: the key is unique"
-        if self.reach:
+        if self.range_side:
             return "a threshold: only the rows between its old and its new value, not all rows"
         if not self.probe[0].key:
             return "no equality to look up by: every probe meets all rows, so the cost follows the data"
-        rows = told.fan_out.get(self.arrangement)
+        rows = context.fan_out.get(self.arrangement)
         return "rows a probe: not known yet" if rows is None else f"about {rows:,.1f} rows a probe"
 
-    def drawn(self, told: Told) -> Drawn:
-        table, number, probe = self._table(told), told.numbers[self.arrangement], self.probe[0]
-        return Drawn(
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        table, number, probe = self._table_name(context), context.numbers[self.arrangement], self.probe[0]
+        return OperatorDescription(
             title=f"{_TITLES[self.optional]} {table or 'state'}",
-            lines=(f"in #{number}, {'new' if self.fresh else 'old'}",),
+            lines=(f"in #{number}, {'new' if self.new_state else 'old'}",),
             table=table,
-            key=tuple(told.given(probe, k) for k in probe.key or ()),
+            key=tuple(context.describe_output(probe, k) for k in probe.key or ()),
             reads=number,
         )
 
-    def made_of(self, name: str) -> tuple[str, Expr] | None:
-        taken = next(((theirs, mine) for theirs, mine in self.take if mine.name == name), None)
+    def lineage(self, column_name: str) -> tuple[str, Expr] | None:
+        taken = next(((theirs, mine) for theirs, mine in self.fetched_columns if mine.name == column_name), None)
         if taken is None:
-            return super().made_of(name)
+            return super().lineage(column_name)
         return self.arrangement, column(taken[0], taken[1].type)
 
-    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
-        taken = {mine.name: text(self.arrangement, column(theirs, mine.type)) for theirs, mine in self.take}
-        return {**super().traced(text), **taken}
+    def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+        taken = {
+            mine.name: expr_text(self.arrangement, column(theirs, mine.type)) for theirs, mine in self.fetched_columns
+        }
+        return {**super().column_texts(expr_text), **taken}
 
-    def _table(self, told: Told) -> str | None:
+    def _table_name(self, context: ExplainContext) -> str | None:
         """The name of the base table that it looks in, if it is one."""
-        table = told.flow.operators[self.arrangement].arranges
-        return None if table is None else told.names[table]
+        table = context.dataflow.operators[self.arrangement].arranged_table
+        return None if table is None else context.names[table]
 
 
-def lookup(
-    probe: pa.Table, arrangement: Arrangement, columns: Sequence[str], most: int, among: Among | None = None
+def lookup_rows(
+    probe: pa.Table,
+    arrangement: Arrangement,
+    columns: Sequence[str],
+    max_rows: int,
+    row_filter: RunFilter | None = None,
 ) -> Iterator[pa.Table]:
     """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `¤w`.
 
     At most so many rows at a time: what follows is linear, so it does with each piece what it would do with the sum.
     """
     kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
-    for asked, rows in arrangement.probed(hashes_of(probe), columns, most, among):
+    for asked, rows in arrangement.probe_pieces(hashes_of(probe), columns, max_rows, row_filter):
         left = probe.select([*kept, WEIGHT]).take(pa.array(asked))
         weight = pc.multiply_checked(left.column(WEIGHT), rows.column(WEIGHT))
         yield pa.table(

@@ -24,22 +24,27 @@ import pyarrow as pa
 
 from viewkeeper.errors import Contradiction
 from viewkeeper.model import types
-from viewkeeper.model.delta import no_rows, weighted
-from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
+from viewkeeper.model.delta import empty_delta, with_weight
+from viewkeeper.model.names import FIRST_ROW_INDEX, HASH, ROW_INDEX, quoted
 from viewkeeper.model.schema import WEIGHT, Column
-from viewkeeper.operators.aggregation.window_float_sums import Fold, folded, high, low
-from viewkeeper.operators.chunked_execution import stepped, touched
-from viewkeeper.operators.description import Drawn, Told
-from viewkeeper.operators.exists_other_value_step import other_values, step_of_others
-from viewkeeper.operators.operator import Operator, Ports, Site
-from viewkeeper.operators.segment import LATER, Segment
-from viewkeeper.operators.table_slices import Tables
-from viewkeeper.resources.prepared_statements import Duck
+from viewkeeper.operators.aggregation.window_float_sums import (
+    FloatFrameSum,
+    add_frame_sums,
+    frame_end_column,
+    frame_start_column,
+)
+from viewkeeper.operators.chunked_execution import estimate_read_bytes, run_step_by_ranges
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
+from viewkeeper.operators.exists_other_value_step import find_other_value_query, run_other_value_step
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
+from viewkeeper.operators.segment import OMITTED_IF_EMPTY, Segment
+from viewkeeper.operators.table_slices import TableSlices
+from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.consolidate import consolidate
 from viewkeeper.state.hash_index import Hashes
 from viewkeeper.state.run import Arrangement, distinct_hashes, weights_of
 
-NOTHING_SHARED: Mapping[int, Callable[[Hashes], pa.Table]] = {}
+NO_SHARED_ROWS: Mapping[int, Callable[[Hashes], pa.Table]] = {}
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,15 @@ class Recompute(Operator):
     """
 
     inputs: tuple[tuple[Segment, ...], ...]
-    shared: tuple[str | None, ...]
+    shared_images: tuple[str | None, ...]
     sql: str
-    output: tuple[Column, ...]
-    why: str
-    clip: int | None = None
-    folds: tuple[Fold, ...] = field(default=(), metadata={LATER: True})
+    output_columns: tuple[Column, ...]
+    kind_reason: str
+    max_copies: int | None = None
+    frame_sums: tuple[FloatFrameSum, ...] = field(default=(), metadata={OMITTED_IF_EMPTY: True})
     kind: ClassVar[str] = "recompute"
     stateful: ClassVar[bool] = True
-    jointly: ClassVar[bool] = True
+    has_joint_ports: ClassVar[bool] = True
 
     @property
     def ports(self) -> tuple[tuple[Segment, ...], ...]:
@@ -67,82 +72,92 @@ class Recompute(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return self.output
+        return self.output_columns
 
     @property
-    def slots(self) -> int:
-        return self.shared.count(None) + 1
+    def slot_count(self) -> int:
+        return self.shared_images.count(None) + 1
 
     @property
-    def looked_up(self) -> tuple[str, ...]:
-        return tuple(s for s in self.shared if s is not None)
+    def new_state_lookups(self) -> tuple[str, ...]:
+        return tuple(s for s in self.shared_images if s is not None)
 
     @property
-    def reads(self) -> Mapping[str, frozenset[str]]:
+    def lookup_columns(self) -> Mapping[str, frozenset[str]]:
         found: dict[str, frozenset[str]] = {}
-        for port, shared in zip(self.inputs, self.shared, strict=True):
+        for port, shared in zip(self.inputs, self.shared_images, strict=True):
             if shared is not None:
-                found[shared] = found.get(shared, frozenset()) | port[0].used()
+                found[shared] = found.get(shared, frozenset()) | port[0].used_columns()
         return found
 
     @property
     def key(self) -> tuple[str, ...]:
         return self.inputs[0][0].key or ()
 
-    def run(self, site: Site, ports: Ports) -> Iterator[pa.Table]:
-        at_hand = Tables(site, self)
-        shared = {port: partial(at_hand.rows, port) for port, table in enumerate(self.shared) if table is not None}
-        state, form = site.state(self), other_values(self)
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterator[pa.Table]:
+        at_hand = TableSlices(context, self)
+        shared = {
+            port: partial(at_hand.read_port_rows, port)
+            for port, table in enumerate(self.shared_images)
+            if table is not None
+        }
+        state, form = context.state(self), find_other_value_query(self)
         arrived = [table for tables in ports for table in tables]
-        covered = None if form is None or not arrived else at_hand.covered(distinct_hashes(*arrived))
-        looked_up = [site.fresh(f"{a}/0") for a in self.reads] if covered is None else []
-        size = touched(site, [*state, *looked_up], ports) if self.key else 0
+        covered = None if form is None or not arrived else at_hand.find_covering_hashes(distinct_hashes(*arrived))
+        looked_up = [context.new(f"{a}/0") for a in self.lookup_columns] if covered is None else []
+        size = estimate_read_bytes(context, [*state, *looked_up], ports) if self.key else 0
 
         def part(rows: list[pa.Table | None]) -> tuple[pa.Table, list[pa.Table]]:
             is_whole = sum(r.num_rows for r in rows if r is not None) == sum(t.num_rows for t in arrived)
             more = covered if is_whole else None
-            found = None if form is None else step_of_others(site.duck, self, form, state, rows, at_hand, more)
-            return step(site.duck, self, state, rows, shared) if found is None else found
+            found = (
+                None
+                if form is None
+                else run_other_value_step(context.statements, self, form, state, rows, at_hand, more)
+            )
+            return run_recompute_step(context.statements, self, state, rows, shared) if found is None else found
 
-        return stepped(site, self, ports, part, size)
+        return run_step_by_ranges(context, self, ports, part, size)
 
-    def seed(self, duck: Duck) -> Iterator[tuple[int, pa.Table]]:
+    def seed(self, statements: PreparedStatements) -> Iterator[tuple[int, pa.Table]]:
         """Without keys all rows are one slice, which is computed also over nothing."""
         if not self.key:
-            yield 0, no_rows(self.inputs[0][0].columns)
+            yield 0, empty_delta(self.inputs[0][0].columns)
 
-    def full(self, duck: Duck, states: Sequence[Arrangement]) -> pa.Table:
+    def full(self, statements: PreparedStatements, states: Sequence[Arrangement]) -> pa.Table:
         """All that was emitted and not taken back."""
         if not states[-1].runs:
-            return no_rows(self.output).drop_columns([HASH])
-        return consolidate(duck, states[-1].rows([c.name for c in self.output]))
+            return empty_delta(self.output_columns).drop_columns([HASH])
+        return consolidate(statements, states[-1].rows([c.name for c in self.output_columns]))
 
     @property
-    def unproven(self) -> str:
-        return self.why
+    def unproven_part(self) -> str:
+        return self.kind_reason
 
-    def attempt(self, duck: Duck) -> None:
-        rows = [no_rows(port[0].columns).drop_columns([WEIGHT]) for port in self.inputs]
-        duck.run(_sql(self), **{f"input{i}": r for i, r in enumerate(rows)})
+    def dry_run(self, statements: PreparedStatements) -> None:
+        rows = [empty_delta(port[0].columns).drop_columns([WEIGHT]) for port in self.inputs]
+        statements.run(_typed_sql(self), **{f"input{i}": r for i, r in enumerate(rows)})
 
-    def describe(self, told: Told) -> str:
-        return f"recompute by ({', '.join(self.key)}): {self.why}"
+    def describe(self, context: ExplainContext) -> str:
+        return f"recompute by ({', '.join(self.key)}): {self.kind_reason}"
 
-    def reason(self, told: Told) -> str:
+    def reason(self, context: ExplainContext) -> str:
         if not self.key:
             return "no key to divide the rows by: every change computes all of them anew, so the cost follows the data"
         return "no law gives the change of the result from the change of the rows: the changed keys are computed anew"
 
-    def drawn(self, told: Told) -> Drawn:
-        return Drawn("recompute", (self.why,), key=tuple(told.given(self.inputs[0][0], k) for k in self.key))
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        return OperatorDescription(
+            "recompute", (self.kind_reason,), key=tuple(context.describe_output(self.inputs[0][0], k) for k in self.key)
+        )
 
 
-def step(
-    duck: Duck,
+def run_recompute_step(
+    statements: PreparedStatements,
     operator: Recompute,
     states: Sequence[Arrangement],
     deltas: Sequence[pa.Table | None],
-    shared: Mapping[int, Callable[[Hashes], pa.Table]] = NOTHING_SHARED,
+    shared_rows: Mapping[int, Callable[[Hashes], pa.Table]] = NO_SHARED_ROWS,
 ) -> tuple[pa.Table, list[pa.Table]]:
     """The output's delta, and what to add to each state: the inputs' in order, then the emitted rows'.
 
@@ -154,36 +169,36 @@ def step(
     """
     *inputs, emitted = states
     changes = [
-        no_rows(port[0].columns) if delta is None else delta if i in shared else consolidate(duck, delta)
+        empty_delta(port[0].columns) if delta is None else delta if i in shared_rows else consolidate(statements, delta)
         for i, (delta, port) in enumerate(zip(deltas, operator.inputs, strict=True))
     ]
     affected = distinct_hashes(*changes) if operator.inputs[0][0].key else np.zeros(1, np.uint64)
     if not len(affected):
-        empty = no_rows(operator.output)
-        return empty.drop_columns([HASH]), [*(c for i, c in enumerate(changes) if i not in shared), empty]
+        empty = empty_delta(operator.output_columns)
+        return empty.drop_columns([HASH]), [*(c for i, c in enumerate(changes) if i not in shared_rows), empty]
     own = iter(inputs)
     rows = [
-        shared[i](affected) if i in shared else _new(duck, next(own), change, affected)
+        shared_rows[i](affected) if i in shared_rows else _read_new_rows(statements, next(own), change, affected)
         for i, change in enumerate(changes)
     ]
-    new = [_repeated(r, operator) for r in rows]
-    kept = [c for i, c in enumerate(changes) if i not in shared]
-    computed = duck.run(_sql(operator), **{f"input{i}": rows for i, rows in enumerate(new)})
-    shown = weighted(folded(computed, operator.folds) if operator.folds else computed, 1)
+    new = [_repeat_by_weight(r, operator) for r in rows]
+    kept = [c for i, c in enumerate(changes) if i not in shared_rows]
+    computed = statements.run(_typed_sql(operator), **{f"input{i}": rows for i, rows in enumerate(new)})
+    shown = with_weight(add_frame_sums(computed, operator.frame_sums) if operator.frame_sums else computed, 1)
     if emitted.runs:
-        shown = pa.concat_tables([shown, _negated(emitted.slice(affected).select(shown.column_names))])
-    difference = consolidate(duck, shown)
+        shown = pa.concat_tables([shown, _negate_weights(emitted.slice(affected).select(shown.column_names))])
+    difference = consolidate(statements, shown)
     return difference.drop_columns([HASH]), [*kept, difference]
 
 
-def _new(duck: Duck, state: Arrangement, change: pa.Table, affected: Hashes) -> pa.Table:
+def _read_new_rows(statements: PreparedStatements, state: Arrangement, change: pa.Table, affected: Hashes) -> pa.Table:
     """The rows of the affected hashes after the change."""
     if not state.runs:
         return change
-    return consolidate(duck, pa.concat_tables([state.slice(affected).select(change.column_names), change]))
+    return consolidate(statements, pa.concat_tables([state.slice(affected).select(change.column_names), change]))
 
 
-def _repeated(rows: pa.Table, operator: Recompute) -> pa.Table:
+def _repeat_by_weight(rows: pa.Table, operator: Recompute) -> pa.Table:
     """Each row as often as its weight."""
     weights = weights_of(rows)
     if (weights < 0).any():
@@ -191,19 +206,23 @@ def _repeated(rows: pa.Table, operator: Recompute) -> pa.Table:
     rows = rows.drop_columns([WEIGHT])
     if not (weights > 1).any():
         return rows
-    times = weights if operator.clip is None else np.minimum(weights, operator.clip)
+    times = weights if operator.max_copies is None else np.minimum(weights, operator.max_copies)
     return rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
 
 
 @lru_cache(maxsize=1024)
-def _sql(operator: Recompute) -> str:
-    listed = [f"{quoted(c.name)}::{types.duckdb(c.type)} AS {quoted(c.name)}" for c in operator.output]
-    if operator.folds:
-        places = (PLACE, FIRST, *(n for f in operator.folds for n in (low(f), high(f))))
+def _typed_sql(operator: Recompute) -> str:
+    listed = [f"{quoted(c.name)}::{types.duckdb(c.type)} AS {quoted(c.name)}" for c in operator.output_columns]
+    if operator.frame_sums:
+        places = (
+            ROW_INDEX,
+            FIRST_ROW_INDEX,
+            *(n for f in operator.frame_sums for n in (frame_start_column(f), frame_end_column(f))),
+        )
         listed += [f"{n}::BIGINT AS {n}" for n in places]
     columns = ", ".join(listed)
     return f"SELECT {columns}{', ' if columns else ''}{HASH}::UBIGINT AS {HASH} FROM ({operator.sql})"
 
 
-def _negated(rows: pa.Table) -> pa.Table:
+def _negate_weights(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(WEIGHT), WEIGHT, pa.array(-weights_of(rows)))

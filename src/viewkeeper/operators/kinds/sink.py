@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.description import Drawn, Told
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
 from viewkeeper.operators.operator import Operator
-from viewkeeper.operators.segment import LATER, Segment
+from viewkeeper.operators.segment import OMITTED_IF_EMPTY, Segment
 
 
 @dataclass(frozen=True)
 class Sink(Operator):
     view: int
     source: tuple[Segment, ...]
-    keeps: tuple[str, ...] = field(default=(), metadata={LATER: True})
+    lazy_arrangements: tuple[str, ...] = field(default=(), metadata={OMITTED_IF_EMPTY: True})
     """Of a lazy view: nothing arrives here, but these arrangements are kept for who asks (`plan.narrowing`)."""
     kind: ClassVar[str] = "sink"
-    keyed: ClassVar[bool] = False
+    needs_exchange: ClassVar[bool] = False
     is_sink: ClassVar[bool] = True
 
     @property
@@ -30,16 +30,16 @@ class Sink(Operator):
         return self.source[0].columns
 
     @property
-    def fed_by(self) -> tuple[str, ...]:
-        return (*super().fed_by, *self.keeps)
+    def upstream_ids(self) -> tuple[str, ...]:
+        return (*super().upstream_ids, *self.lazy_arrangements)
 
     @property
-    def shows(self) -> int:
+    def output_view(self) -> int:
         return self.view
 
-    def describe(self, told: Told) -> str:
-        return f"{'lazy' if self.keeps else 'sink'} {told.names[self.view]}"
+    def describe(self, context: ExplainContext) -> str:
+        return f"{'lazy' if self.lazy_arrangements else 'sink'} {context.names[self.view]}"
 
-    def drawn(self, told: Told) -> Drawn:
-        name = told.names[self.view]
-        return Drawn(f"view {name}", table=name)
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        name = context.names[self.view]
+        return OperatorDescription(f"view {name}", table=name)

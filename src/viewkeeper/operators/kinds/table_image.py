@@ -20,98 +20,104 @@ from viewkeeper.model import types
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.names import HASH
 from viewkeeper.model.schema import WEIGHT, Column, Table
-from viewkeeper.operators.chunked_execution import arranged
-from viewkeeper.operators.description import Drawn, Told
+from viewkeeper.operators.chunked_execution import arrange_input
+from viewkeeper.operators.description import ExplainContext, OperatorDescription
 from viewkeeper.operators.kinds.input import Input
-from viewkeeper.operators.operator import Operator, Ports, Site
+from viewkeeper.operators.operator import ExecutionContext, Operator, Ports
 from viewkeeper.operators.segment import where_sql
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.state.key_hash import hash_sql, hashes
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.state.key_hash import hash_keys, hash_sql
 from viewkeeper.state.run import Arrangement
 
 
 @dataclass(frozen=True)
-class Image(Operator):
+class TableImage(Operator):
     """State: the table's rows, by the hash of the key."""
 
     table: int
     key: tuple[str, ...]
-    kind: ClassVar[str] = "image"
+    kind: ClassVar[str] = "table_image"
     stateful: ClassVar[bool] = True
     is_arrangement: ClassVar[bool] = True
 
     @property
-    def slots(self) -> int:
+    def slot_count(self) -> int:
         return 1
 
     @property
-    def arranges(self) -> int:
+    def arranged_table(self) -> int:
         return self.table
 
     @property
-    def arranged_by(self) -> tuple[str, ...]:
+    def arrangement_key(self) -> tuple[str, ...]:
         return self.key
 
     @property
-    def fed_by(self) -> tuple[str, ...]:
+    def upstream_ids(self) -> tuple[str, ...]:
         return (Input(self.table).id,)
 
-    def of_table(self, duck: Duck, columns: Sequence[Column], changes: pa.Table) -> pa.Table:
+    def build_table_delta(
+        self, statements: PreparedStatements, columns: Sequence[Column], changes: pa.Table
+    ) -> pa.Table:
         rows = changes.select([*(c.name for c in columns), WEIGHT])
-        return rows.append_column(HASH, pa.array(hashes(duck, changes, self.key)))
+        return rows.append_column(HASH, pa.array(hash_keys(statements, changes, self.key)))
 
-    def run(self, site: Site, ports: Ports) -> Iterable[pa.Table]:
-        return arranged(site, self, ports)
+    def run(self, context: ExecutionContext, ports: Ports) -> Iterable[pa.Table]:
+        return arrange_input(context, self, ports)
 
-    def describe(self, told: Told) -> str:
-        return f"{self._called(told)} of {told.names[self.table]} by ({', '.join(self.key)})"
+    def describe(self, context: ExplainContext) -> str:
+        return f"{self._describe_form(context)} of {context.names[self.table]} by ({', '.join(self.key)})"
 
-    def reason(self, told: Told) -> str:
-        return f"holds {', '.join(c.name for c in told.flow.held[self.id])}"
+    def reason(self, context: ExplainContext) -> str:
+        return f"holds {', '.join(c.name for c in context.dataflow.image_columns[self.id])}"
 
-    def drawn(self, told: Told) -> Drawn:
-        name = told.names[self.table]
-        return Drawn(f"{self._called(told)} of {name}", table=name, key=self.key)
+    def box_description(self, context: ExplainContext) -> OperatorDescription:
+        name = context.names[self.table]
+        return OperatorDescription(f"{self._describe_form(context)} of {name}", table=name, key=self.key)
 
-    def made_of(self, name: str) -> tuple[str, Expr]:
-        return Input(self.table).id, column(name, types.VOID)
+    def lineage(self, column_name: str) -> tuple[str, Expr]:
+        return Input(self.table).id, column(column_name, types.VOID)
 
-    def traced(self, text: Callable[[str, Expr], str]) -> Mapping[str, str]:
+    def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
         return {}  # the columns have the table's names
 
-    def _called(self, told: Told) -> str:
-        primary = tuple(k.column for k in told.flow.tables[self.table].key)
+    def _describe_form(self, context: ExplainContext) -> str:
+        primary = tuple(k.column for k in context.dataflow.tables[self.table].key)
         return "table image" if self.key == primary else "arrangement"
 
 
 @dataclass(frozen=True)
-class SelectedImage(Image):
+class FilteredTableImage(TableImage):
     """The table image where every view that reads the table makes the same comparisons: only rows that pass them."""
 
     where: tuple[Expr, ...]
 
-    def of_table(self, duck: Duck, columns: Sequence[Column], changes: pa.Table) -> pa.Table:
-        chosen = duck.run(f"SELECT {where_sql(self.where)} AS chosen FROM input", input=changes)
-        return super().of_table(duck, columns, changes).filter(chosen["chosen"])
+    def build_table_delta(
+        self, statements: PreparedStatements, columns: Sequence[Column], changes: pa.Table
+    ) -> pa.Table:
+        chosen = statements.run(f"SELECT {where_sql(self.where)} AS chosen FROM input", input=changes)
+        return super().build_table_delta(statements, columns, changes).filter(chosen["chosen"])
 
-    def describe(self, told: Told) -> str:
-        return f"{super().describe(told)}, rows with {' and '.join(map(expr_text, self.where))}"
+    def describe(self, context: ExplainContext) -> str:
+        return f"{super().describe(context)}, rows with {' and '.join(map(expr_text, self.where))}"
 
 
-def taken_back(duck: Duck, image: Arrangement, table: Table, columns: Sequence[str], keys: pa.Table | None) -> pa.Table:
+def negated_image_rows(
+    statements: PreparedStatements, image: Arrangement, table: Table, columns: Sequence[str], keys: pa.Table | None
+) -> pa.Table:
     """The delta that takes away what the image, arranged by the table's key, holds for these keys; None: all of it."""
     none = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())]).empty_table()
     if keys is None:
-        return _negated(image.rows(list(columns)), columns) if image.runs else none
+        return _negate_weights(image.rows(list(columns)), columns) if image.runs else none
     names = tuple(c.name for c in table.key_columns)
-    hashes = duck.run(f"SELECT {hash_sql(names)} AS {HASH} FROM input", input=keys.select(list(names)))
+    hashes = statements.run(f"SELECT {hash_sql(names)} AS {HASH} FROM input", input=keys.select(list(names)))
     asked, rows = image.probe(hashes[HASH].to_numpy(), [*dict.fromkeys([*columns, *names])])
     if not len(asked):
         return none
     # Hashes collide: only rows with the very key count.
     same = pc.equal(encode_keys(table, rows), encode_keys(table, keys).take(pa.array(asked)))
-    return _negated(rows.filter(same), columns)
+    return _negate_weights(rows.filter(same), columns)
 
 
-def _negated(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+def _negate_weights(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     return rows.select(list(columns)).append_column(WEIGHT, pc.negate(rows[WEIGHT]))

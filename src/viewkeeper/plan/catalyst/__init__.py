@@ -27,38 +27,38 @@ from pyspark.sql import SparkSession
 
 from viewkeeper.errors import BadStatement, UnknownName, Unsupported
 from viewkeeper.model import types
-from viewkeeper.model.names import refuse
+from viewkeeper.model.names import check_column_name
 from viewkeeper.model.schema import Table
 from viewkeeper.model.types import Type
 from viewkeeper.plan.catalyst.expressions import CALL_FIELDS, FIELDS
-from viewkeeper.plan.catalyst.jvm import alive, explained, has_ended, refuse_ended
-from viewkeeper.plan.catalyst.pruning import pruned
+from viewkeeper.plan.catalyst.jvm import explain_jvm_error, has_ended, refuse_ended, translate_jvm_errors
+from viewkeeper.plan.catalyst.pruning import prune_columns
 from viewkeeper.plan.catalyst.raw_tree import Jvm
-from viewkeeper.plan.catalyst.reader import READINGS
+from viewkeeper.plan.catalyst.reader import NODE_READERS
 from viewkeeper.plan.catalyst.refusals import refuse_volatile
 from viewkeeper.plan.catalyst.resolved_node import Reader
-from viewkeeper.plan.catalyst.session import SETTINGS, analyse, at_work, front_session, too_deep
+from viewkeeper.plan.catalyst.session import SETTINGS, activate_session, analyse, front_session, nesting_error
 from viewkeeper.plan.logical.nodes import Node, Project, Query, Sort
-from viewkeeper.syntax.family_text import MEMBER
+from viewkeeper.syntax.family_text import MEMBER_ALIAS
 
 __all__ = [
     "CALL_FIELDS",
     "FIELDS",
     "SETTINGS",
-    "alive",
-    "at_work",
-    "explained",
+    "activate_session",
+    "explain_jvm_error",
     "front_session",
     "has_ended",
     "read_family",
     "read_query",
     "refuse_ended",
+    "translate_jvm_errors",
 ]
 
 
 def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
     """The logical plan of a query over these tables. Raises BadStatement, UnknownName or Unsupported."""
-    with at_work(spark):
+    with activate_session(spark):
         return _read_query(spark, sql, tables)
 
 
@@ -68,43 +68,43 @@ def read_family(spark: SparkSession, sql: str, tables: Mapping[str, Table], para
     Spark analyses the whole query, so a parameter is known by its type; what is optimised is the query of one member,
     in which parameters are expressions of their own. `parameters`: how many columns of the result are theirs.
     """
-    with at_work(spark):
+    with activate_session(spark):
         try:
             analysed = analyse(spark, sql, tables)
         except UnknownName as error:
-            if f" {MEMBER}." not in error.message:
+            if f" {MEMBER_ALIAS}." not in error.message:
                 raise
-            name = error.message.split(f" {MEMBER}.", 1)[1].rstrip(".")
+            name = error.message.split(f" {MEMBER_ALIAS}.", 1)[1].rstrip(".")
             raise Unsupported(
                 f"The parameter :{name} stands in a subquery of the query, where Spark does not look for it.",
                 hint="Join with the subquery, and compare with the parameter outside of it.",
             ) from None
-        names = [str(n) for n in analysed.analysed.schema().fieldNames()]
+        names = [str(n) for n in analysed.analysed_plan.schema().fieldNames()]
         _refuse_names(names)
-        refuse_volatile(analysed.analysed)
-        member = analysed.within_lateral()
+        refuse_volatile(analysed.analysed_plan)
+        member = analysed.lateral_plan()
         refuse_volatile(member)
-        return _read(analysed.jvm, analysed.optimise(member), member, names[parameters:], tables)
+        return _read_plan(analysed.jvm, analysed.optimise(member), member, names[parameters:], tables)
 
 
 def _read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
     analysed = analyse(spark, sql, tables)
-    names = [str(n) for n in analysed.analysed.schema().fieldNames()]
+    names = [str(n) for n in analysed.analysed_plan.schema().fieldNames()]
     _refuse_names(names)
-    refuse_volatile(analysed.analysed)
-    return _read(analysed.jvm, analysed.optimised, analysed.analysed, names, tables)
+    refuse_volatile(analysed.analysed_plan)
+    return _read_plan(analysed.jvm, analysed.optimised_plan, analysed.analysed_plan, names, tables)
 
 
-def _read(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables: Mapping[str, Table]) -> Query:
+def _read_plan(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables: Mapping[str, Table]) -> Query:
     try:
-        raw = jvm.plan(optimised)
-        reader = Reader(READINGS, analysed)
-        root = reader.exactly(reader.read(raw), raw.output)
+        raw = jvm.read_plan(optimised)
+        reader = Reader(NODE_READERS, analysed)
+        root = reader.select_exactly(reader.read(raw), raw.output)
     except RecursionError:  # a JVM with a larger stack than it usually has
-        raise too_deep() from None
+        raise nesting_error() from None
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)
-    node = pruned(root.node if _has_order(analysed) else _unsorted(root.node), tables.values())
+    node = prune_columns(root.node if _has_order(analysed) else _strip_sort(root.node), tables.values())
     return Query(node, tuple(zip(names, node.columns, strict=True)))
 
 
@@ -116,11 +116,11 @@ def _has_order(analysed: Any) -> bool:
     return str(node.nodeName()) == "Sort"
 
 
-def _unsorted(node: Node) -> Node:
+def _strip_sort(node: Node) -> Node:
     """Without an ORDER BY of a subquery, which says nothing about the rows of the query around it."""
     if isinstance(node, Project):
-        return replace(node, child=_unsorted(node.child))
-    return _unsorted(node.child) if isinstance(node, Sort) else node
+        return replace(node, child=_strip_sort(node.child))
+    return _strip_sort(node.child) if isinstance(node, Sort) else node
 
 
 def _refuse_names(names: list[str]) -> None:
@@ -128,7 +128,7 @@ def _refuse_names(names: list[str]) -> None:
     for name in names:
         if name.lower() in seen:
             raise BadStatement(f"Two columns of the result are called {name}.", hint="Rename one with AS.")
-        refuse(name, "Column")
+        check_column_name(name, "Column")
         seen.add(name.lower())
 
 

@@ -23,13 +23,13 @@ from viewkeeper.plan.catalyst.expressions import (
     conjunction,
     conjuncts,
     field_value,
-    internal_value,
+    literal_value,
     scala_name,
     sql_name,
 )
 from viewkeeper.plan.catalyst.raw_tree import RawExpr, RawNode
-from viewkeeper.plan.catalyst.resolved_node import Ids, Reader, Relation, reference
-from viewkeeper.plan.catalyst.subqueries import SUBQUERY, Scalars
+from viewkeeper.plan.catalyst.resolved_node import ExprIds, Reader, ResolvedNode, column_reference
+from viewkeeper.plan.catalyst.subqueries import SUBQUERY, ScalarSubqueries
 from viewkeeper.plan.compile.branch import substitute
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Aggregate, Call, Expand, Expr, Named, Node, Order, Project
@@ -50,24 +50,24 @@ from viewkeeper.plan.logical.nodes import Aggregate, Call, Expand, Expr, Named, 
 # is checked here column by column, and what does not fit stays as it is.
 
 
-_COUNTED = frozenset({"Count", "Sum", "Average", "Min", "Max"})
+_DISTINCT_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max"})
 """Those whose DISTINCT the aggregate operator maintains."""
 
 
-def together(node: Aggregate) -> Aggregate:
+def merge_distincts(node: Aggregate) -> Aggregate:
     """The aggregate over the rows themselves, if the node is what Spark makes of several DISTINCT ones."""
-    names, inner = _below(node.child)
+    names, inner = _strip_projections(node.child)
     if not isinstance(inner, Aggregate) or not isinstance(inner.child, Expand):
         return node
-    rewritten = _Rewritten(names, inner, inner.child)
-    keys = [rewritten.key(k) for k in node.keys]
-    calls = [rewritten.call(c, node) for c in node.calls]
+    rewritten = _DistinctRewrite(names, inner, inner.child)
+    keys = [rewritten.restore_key(k) for k in node.keys]
+    calls = [rewritten.restore_call(c, node) for c in node.calls]
     if not calls or any(k is None for k in keys) or any(c is None for c in calls):
         return node
     return Aggregate(inner.child.child, tuple(k for k in keys if k), tuple(c for c in calls if c))
 
 
-def _below(node: Node) -> tuple[dict[str, str], Node]:
+def _strip_projections(node: Node) -> tuple[dict[str, str], Node]:
     """What stands below projections that only pick and rename, and its columns by their names above."""
     names = {c.name: c.name for c in node.columns}
     while isinstance(node, Project) and all(n.expr.op == "column" for n in node.exprs):
@@ -77,93 +77,98 @@ def _below(node: Node) -> tuple[dict[str, str], Node]:
     return names, node
 
 
-class _Rewritten:
+class _DistinctRewrite:
     """The inner aggregate and its Expand: what the outer one's columns are over the rows below."""
 
     def __init__(self, names: Mapping[str, str], inner: Aggregate, expand: Expand) -> None:
         self.names = names
         self.keys = {k.name: k.expr for k in inner.keys}
         self.calls = {c.name: c for c in inner.calls}
-        self.rows = [dict(zip((c.name for c in expand.output), p, strict=True)) for p in expand.projections]
+        self.projections = [dict(zip((c.name for c in expand.output), p, strict=True)) for p in expand.projections]
 
-    def key(self, key: Named) -> Named | None:
+    def restore_key(self, key: Named) -> Named | None:
         """A key of the outer aggregate: a key of the inner one that is the same in every projection."""
-        found = {self._seen(key.expr, row) for row in self.rows}
+        found = {self._resolve(key.expr, row) for row in self.projections}
         expr = found.pop()
         return None if found or expr is None else Named(key.name, expr)
 
-    def call(self, call: Call, outer: Aggregate) -> Call | None:
-        chosen = [(number, c) for c in conjuncts(call.filter) if (number := self._number(c)) is not None]
+    def restore_call(self, call: Call, outer: Aggregate) -> Call | None:
+        chosen = [(number, c) for c in conjuncts(call.filter) if (number := self._projection_number(c)) is not None]
         if call.distinct or len(chosen) != 1:
             return None
-        (number, condition), grouped = chosen[0], {str(self._name(c)) for k in outer.keys for c in k.expr.columns()}
-        row = self._row(*number)
+        (number, condition), grouped = (
+            chosen[0],
+            {str(self._inner_name(c)) for k in outer.keys for c in k.expr.columns()},
+        )
+        row = self._find_projection(*number)
         if row is None:
             return None
         rest = [c for c in conjuncts(call.filter) if c is not condition]
         kept = {name for name, e in self.keys.items() if not _is_null(e, row)} - grouped - {number[0]}
         if not kept and call.function == "First" and not rest and len(call.args) == 1:
-            return self._other(call, row)
-        return self._distinct(call, row, rest, kept)
+            return self._restore_plain_call(call, row)
+        return self._restore_distinct_call(call, row, rest, kept)
 
-    def _other(self, call: Call, row: Mapping[str, Expr]) -> Call | None:
+    def _restore_plain_call(self, call: Call, projection: Mapping[str, Expr]) -> Call | None:
         """An aggregate without DISTINCT: the inner one has made it."""
-        made = self.calls.get(self._name(str(call.args[0].value)) or "")
+        made = self.calls.get(self._inner_name(str(call.args[0].value)) or "")
         if call.args[0].op != "column" or made is None or made.distinct:
             return None
-        condition = None if made.filter is None else substitute(made.filter, row)
-        args = tuple(substitute(a, row) for a in made.args)
+        condition = None if made.filter is None else substitute(made.filter, projection)
+        args = tuple(substitute(a, projection) for a in made.args)
         return replace(made, name=call.name, args=args, filter=condition, nullable=call.nullable)
 
-    def _distinct(self, call: Call, row: Mapping[str, Expr], rest: list[Expr], kept: set[str]) -> Call | None:
-        if call.function not in _COUNTED or len(call.args) != 1:
+    def _restore_distinct_call(
+        self, call: Call, projection: Mapping[str, Expr], conditions: list[Expr], value_columns: set[str]
+    ) -> Call | None:
+        if call.function not in _DISTINCT_FUNCTIONS or len(call.args) != 1:
             return None
-        if {self._name(c) for c in call.args[0].columns()} != kept or len(kept) != 1:
+        if {self._inner_name(c) for c in call.args[0].columns()} != value_columns or len(value_columns) != 1:
             return None
-        passed = [self._passed(c, row) for c in rest]
-        argument = self._seen(call.args[0], row)
+        passed = [self._restore_filter(c, projection) for c in conditions]
+        argument = self._resolve(call.args[0], projection)
         if argument is None or any(p is None for p in passed):
             return None
         condition = conjunction(tuple(p for p in passed if p))
         return replace(call, args=(argument,), distinct=True, filter=condition)
 
-    def _passed(self, condition: Expr, row: Mapping[str, Expr]) -> Expr | None:
+    def _restore_filter(self, condition: Expr, projection: Mapping[str, Expr]) -> Expr | None:
         """The FILTER of a DISTINCT aggregate, of which the inner one has kept the maximum."""
-        made = self.calls.get(self._name(str(condition.value)) or "") if condition.op == "column" else None
+        made = self.calls.get(self._inner_name(str(condition.value)) or "") if condition.op == "column" else None
         if made is None or made.function != "Max" or made.filter is not None or made.type != types.BOOLEAN:
             return None
-        return substitute(made.args[0], row)
+        return substitute(made.args[0], projection)
 
-    def _name(self, above: str) -> str | None:
-        return self.names.get(above)
+    def _inner_name(self, outer_name: str) -> str | None:
+        return self.names.get(outer_name)
 
-    def _number(self, condition: Expr) -> tuple[str, int] | None:
+    def _projection_number(self, condition: Expr) -> tuple[str, int] | None:
         """(column, number) of `g = number` over a key of the inner aggregate that numbers the projections."""
         if condition.op != "EqualTo":
             return None
         for side, other in (condition.args, condition.args[::-1]):
-            name = self._name(str(side.value)) if side.op == "column" else None
+            name = self._inner_name(str(side.value)) if side.op == "column" else None
             if name in self.keys and other.op == "literal" and isinstance(other.value, int):
                 return str(name), other.value
         return None
 
-    def _row(self, column: str, number: int) -> Mapping[str, Expr] | None:
+    def _find_projection(self, column: str, number: int) -> Mapping[str, Expr] | None:
         """The one projection that has the number."""
-        found = [(substitute(self.keys[column], row), row) for row in self.rows]
+        found = [(substitute(self.keys[column], row), row) for row in self.projections]
         rows = [row for e, row in found if e.op == "literal" and e.value == number]
         return rows[0] if len(rows) == 1 and all(e.op == "literal" for e, _ in found) else None
 
-    def _seen(self, expr: Expr, row: Mapping[str, Expr]) -> Expr | None:
+    def _resolve(self, expr: Expr, projection: Mapping[str, Expr]) -> Expr | None:
         """An expression over the inner aggregate's keys, over the rows below a projection."""
         keys = {above: self.keys[name] for above, name in self.names.items() if name in self.keys}
         if not expr.columns() <= set(keys):
             return None
-        return substitute(substitute(expr, keys), row)
+        return substitute(substitute(expr, keys), projection)
 
 
-def _is_null(expr: Expr, row: Mapping[str, Expr]) -> bool:
+def _is_null(expr: Expr, projection: Mapping[str, Expr]) -> bool:
     """Whether a key is NULL in all rows of a projection."""
-    seen = [row[c] for c in expr.columns()]
+    seen = [projection[c] for c in expr.columns()]
     return bool(seen) and all(e.op == "literal" and e.value is None for e in seen)
 
 
@@ -172,66 +177,66 @@ _BOUNDS = {
     "UnboundedFollowing$": "unbounded following",
     "CurrentRow$": "current row",
 }
-_RANKS = frozenset({"Rank", "DenseRank", "PercentRank"})
+_RANK_FUNCTIONS = frozenset({"Rank", "DenseRank", "PercentRank"})
 """Their arguments repeat the window's order."""
 
 
-def read_aggregate(reader: Reader, raw: RawNode) -> Relation:
+def read_aggregate(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
-    below, above = Scalars(reader), Scalars(reader)
+    below, above = ScalarSubqueries(reader), ScalarSubqueries(reader)
     inner = below.scope(child.columns)
     keys: dict[Expr, Named] = {}
     for key in raw.exprs.get("groupingExpressions", []):
         expr = inner.read(key)
         if expr not in keys:
-            normal = normalised(expr)
-            keys[expr] = Named(str(normal.value) if normal.op == "column" else reader.fresh(), normal)
+            normal = normalise_float(expr)
+            keys[expr] = Named(str(normal.value) if normal.op == "column" else reader.new_name(), normal)
     calls: dict[tuple[Any, ...], Call] = {}
 
     def named(parts: tuple[Any, ...]) -> Expr:
         if parts not in calls:
-            calls[parts] = Call(reader.fresh(), *parts)
-        return reference(calls[parts].column)
+            calls[parts] = Call(reader.new_name(), *parts)
+        return column_reference(calls[parts].column)
 
     def special(e: RawExpr) -> Expr | None:
         if e.op == "AggregateExpression" and e.args[0].op == "PivotFirst":
-            items = tuple(named(parts) for parts in _pivot(inner, e.args[0]))
+            items = tuple(named(parts) for parts in _pivot_calls(inner, e.args[0]))
             return Expr("CreateArray", e.type, items, None, False)
         if e.op == "AggregateExpression":
-            return named(_call(inner, e))
+            return named(_call_fields(inner, e))
         if e.op in ("Alias", "Literal") or any(a.op in ("AggregateExpression", SUBQUERY) for a in e.walk()):
             return None
         key = keys.get(inner.read(e))
-        return reference(key.column) if key else None
+        return column_reference(key.column) if key else None
 
     scope = above.scope({}, special)
     results = [(e.id, scope.read(e)) for e in raw.exprs.get("aggregateExpressions", [])]
-    node = together(nodes.Aggregate(below.joined(child.node), tuple(keys.values()), tuple(calls.values())))
-    grouped = Relation(above.joined(node), (*(None for _ in node.columns), *above.ids))
-    return reader.projected(grouped, results) if results else grouped
+    node = merge_distincts(nodes.Aggregate(below.cross_join(child.node), tuple(keys.values()), tuple(calls.values())))
+    grouped = ResolvedNode(above.cross_join(node), (*(None for _ in node.columns), *above.ids))
+    return reader.project(grouped, results) if results else grouped
 
 
-def read_window(reader: Reader, raw: RawNode) -> Relation:
+def read_window(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
-    scalars = Scalars(reader, refuse="in a window function")
+    scalars = ScalarSubqueries(reader, forbidden_place="in a window function")
     scope = scalars.scope(child.columns)
     calls, ids = [], []
     for alias in raw.exprs["windowExpressions"]:
         if alias.op == "AttributeReference":
             continue  # Spark lists columns of the input that a correlated subquery is joined by; the input has them
         function, definition = alias.args[0].args
-        name = reader.fresh()
+        name = reader.new_name()
         calls.append(_window_call(scope, name, function, definition.args[-1]))
         ids.append(alias.id)
     partition = tuple(scope.read(e) for e in raw.exprs.get("partitionSpec", []))
-    order = tuple(scope.order(o) for o in raw.exprs.get("orderSpec", []))
+    order = tuple(scope.read_order(o) for o in raw.exprs.get("orderSpec", []))
     node, ids_below = child.node, child.ids
     if not order and all(c.function == "RowNumber" for c in calls):
-        node, ids_below, order = _in_order(child)
-    return Relation(nodes.Window(node, partition, order, tuple(calls)), (*ids_below, *ids))
+        node, ids_below, order = _order_from_input(child)
+    return ResolvedNode(nodes.Window(node, partition, order, tuple(calls)), (*ids_below, *ids))
 
 
-def _in_order(child: Relation) -> tuple[Node, Ids, tuple[Order, ...]]:
+def _order_from_input(child: ResolvedNode) -> tuple[Node, ExprIds, tuple[Order, ...]]:
     """The order of a sorted input as a window's own.
 
     Spark turns `ORDER BY … LIMIT n` of a correlated subquery into row numbers. Where a projection stands between the
@@ -244,7 +249,7 @@ def _in_order(child: Relation) -> tuple[Node, Ids, tuple[Order, ...]]:
         below = node.child
         missing = sorted({c for o in below.order for c in o.expr.columns()} - {n.name for n in node.exprs})
         known = {c.name: c for c in below.columns}
-        extra = tuple(Named(name, reference(known[name])) for name in missing)
+        extra = tuple(Named(name, column_reference(known[name])) for name in missing)
         return nodes.Project(below.child, (*node.exprs, *extra)), (*child.ids, *(None for _ in extra)), below.order
     return node, child.ids, ()
 
@@ -254,38 +259,38 @@ def _window_call(scope: Scope, name: str, function: RawExpr, frame: RawExpr) -> 
     bounds = tuple(_BOUNDS[b.op] if b.op in _BOUNDS else scope.read(b) for b in frame.args)
     framed = ("frame", (kind, *bounds))
     if function.op == "AggregateExpression":
-        op, args, type_, distinct, condition, value, nullable = _call(scope, function)
+        op, args, type_, distinct, condition, value, nullable = _call_fields(scope, function)
     else:
-        if not functions.is_known(function.op):
-            raise functions.refused(sql_name(function))
-        args = () if function.op in _RANKS else tuple(scope.read(a) for a in function.args)
+        if not functions.is_known_function(function.op):
+            raise functions.unsupported_function(sql_name(function))
+        args = () if function.op in _RANK_FUNCTIONS else tuple(scope.read(a) for a in function.args)
         op, type_, distinct, condition, nullable = function.op, function.type, False, None, function.nullable
         value = _parameters(function)
     return Call(name, op, args, type_, distinct, condition, (framed, *(value or ())), nullable)
 
 
-def _call(scope: Scope, raw: RawExpr) -> tuple[Any, ...]:
+def _call_fields(scope: Scope, raw: RawExpr) -> tuple[Any, ...]:
     """The fields of a Call but for its name, from an AggregateExpression."""
     function, *filters = raw.args
-    if not functions.is_known(function.op):
-        raise functions.refused(sql_name(function))
+    if not functions.is_known_function(function.op):
+        raise functions.unsupported_function(sql_name(function))
     distinct = bool(raw.fields["isDistinct"])
-    orders = [scope.order(a) for a in function.args if a.op == "SortOrder"]  # WITHIN GROUP (ORDER BY …)
+    orders = [scope.read_order(a) for a in function.args if a.op == "SortOrder"]  # WITHIN GROUP (ORDER BY …)
     args = (*(scope.read(a) for a in function.args if a.op != "SortOrder"), *(o.expr for o in orders))
     if distinct:
-        args = tuple(normalised(a) for a in args)
+        args = tuple(normalise_float(a) for a in args)
     condition = scope.read(filters[0]) if filters else None
     ways = [("DESC" if o.descending else "ASC") + f" NULLS {'LAST' if o.nulls_last else 'FIRST'}" for o in orders]
     value = (*(_parameters(function) or ()), *([("order", ", ".join(ways))] if ways else [])) or None
     return (function.op, args, raw.type, distinct, condition, value, raw.nullable)
 
 
-def _pivot(scope: Scope, function: RawExpr) -> Iterator[tuple[Any, ...]]:
+def _pivot_calls(scope: Scope, function: RawExpr) -> Iterator[tuple[Any, ...]]:
     """PIVOT: the value of the group's one row for each of the listed values, which its maximum is."""
     pivot, value = (scope.read(a) for a in function.args)
-    listed = function.live.pivotColumnValues()
+    listed = function.jvm_object.pivotColumnValues()
     for place in range(listed.length()):
-        wanted = Expr("literal", pivot.type, value=internal_value(listed.apply(place), pivot.type))
+        wanted = Expr("literal", pivot.type, value=literal_value(listed.apply(place), pivot.type))
         same = Expr("EqualNullSafe", types.BOOLEAN, (pivot, wanted), None, False)
         yield ("Max", (value,), value.type, False, same, None, True)
 
@@ -296,7 +301,7 @@ def _parameters(function: RawExpr) -> tuple[tuple[str, Any], ...] | None:
     return tuple((name, field_value(function, name)) for name in names) or None
 
 
-def normalised(expr: Expr) -> Expr:
+def normalise_float(expr: Expr) -> Expr:
     """Keys compare by value: all NaN are one, and −0.0 is 0.0."""
     if not types.is_float(expr.type) or expr.op in ("NormalizeNaNAndZero", "literal"):
         return expr

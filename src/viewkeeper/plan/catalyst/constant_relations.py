@@ -11,75 +11,79 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Type
-from viewkeeper.plan.catalyst.expressions import FALSE, MOST_CONSTANTS, internal_value, null
+from viewkeeper.plan.catalyst.expressions import FALSE, MAX_CONSTANTS, literal_value, null_literal
 from viewkeeper.plan.catalyst.raw_tree import Jvm, RawExpr, RawNode
-from viewkeeper.plan.catalyst.resolved_node import Ids, Reader, Relation
-from viewkeeper.plan.catalyst.session import COLUMN, TABLE
+from viewkeeper.plan.catalyst.resolved_node import ExprIds, Reader, ResolvedNode
+from viewkeeper.plan.catalyst.session import COLUMN_KEY, TABLE_KEY
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Call, Expr, Node
 
 
-def read_local(reader: Reader, raw: RawNode) -> Relation:
+def read_local(reader: Reader, raw: RawNode) -> ResolvedNode:
     outputs: list[RawExpr] = raw.exprs.get("output", [])
-    data = raw.live.data()
-    _refuse_many(int(data.length()))
-    inside = [o.live.dataType() for o in outputs]
+    data = raw.jvm_object.data()
+    _refuse_large(int(data.length()))
+    inside = [o.jvm_object.dataType() for o in outputs]
     rows = []
     for place in range(data.length()):
         row = data.apply(place)
         values = (None if row.isNullAt(i) else row.get(i, t) for i, t in enumerate(inside))
         rows.append(tuple(_literal(v, o.type) for v, o in zip(values, outputs, strict=True)))
-    return _constant(reader, raw.jvm, tuple(o.id for o in outputs), [o.type for o in outputs], rows)
+    return _constant_relation(reader, raw.jvm, tuple(o.id for o in outputs), [o.type for o in outputs], rows)
 
 
-def read_range(reader: Reader, raw: RawNode) -> Relation:
+def read_range(reader: Reader, raw: RawNode) -> ResolvedNode:
     (output,) = raw.exprs["output"]
     numbers = range(int(raw.fields["start"]), int(raw.fields["end"]), int(raw.fields["step"]))
-    _refuse_many(len(numbers))
-    return _constant(reader, raw.jvm, (output.id,), [types.BIGINT], [(_literal(n, types.BIGINT),) for n in numbers])
+    _refuse_large(len(numbers))
+    return _constant_relation(
+        reader, raw.jvm, (output.id,), [types.BIGINT], [(_literal(n, types.BIGINT),) for n in numbers]
+    )
 
 
-def read_one_row(reader: Reader, raw: RawNode) -> Relation:
-    node = _one_row(reader, raw.jvm)
-    return Relation(node, (None,) * len(node.columns))
+def read_one_row(reader: Reader, raw: RawNode) -> ResolvedNode:
+    node = _one_row_node(reader, raw.jvm)
+    return ResolvedNode(node, (None,) * len(node.columns))
 
 
-def _refuse_many(count: int) -> None:
-    if count > MOST_CONSTANTS:
-        raise Unsupported(f"A constant relation of {count} rows is too large.", hint="Put the rows into a table.")
+def _refuse_large(row_count: int) -> None:
+    if row_count > MAX_CONSTANTS:
+        raise Unsupported(f"A constant relation of {row_count} rows is too large.", hint="Put the rows into a table.")
 
 
 def _literal(value: object, type_: Type) -> Expr:
-    return Expr("literal", type_, value=internal_value(value, type_), nullable=value is None)
+    return Expr("literal", type_, value=literal_value(value, type_), nullable=value is None)
 
 
-def _constant(reader: Reader, jvm: Jvm, ids: Ids, found: list[Type], rows: list[tuple[Expr, ...]]) -> Relation:
+def _constant_relation(
+    reader: Reader, jvm: Jvm, ids: ExprIds, column_types: list[Type], rows: list[tuple[Expr, ...]]
+) -> ResolvedNode:
     if not rows:
         nothing = nodes.Filter(_scan(reader, jvm), FALSE)
-        return reader.projected(Relation(nothing, (None,)), zip(ids, map(null, found), strict=True))
-    base = _one_row(reader, jvm)
+        return reader.project(ResolvedNode(nothing, (None,)), zip(ids, map(null_literal, column_types), strict=True))
+    base = _one_row_node(reader, jvm)
     if not ids:  # only the number of rows matters
         rows = [(Expr("literal", types.BOOLEAN, value=True, nullable=False),) for _ in rows]
-        ids, found = (None,), [types.BOOLEAN]
+        ids, column_types = (None,), [types.BOOLEAN]
     if len(rows) == 1:
-        return reader.projected(Relation(base, (None,)), zip(ids, rows[0], strict=True))
+        return reader.project(ResolvedNode(base, (None,)), zip(ids, rows[0], strict=True))
     nullable = [any(e.nullable for e in column) for column in zip(*rows, strict=True)]
-    output = reader.renamed(Column("", t, n) for t, n in zip(found, nullable, strict=True))
-    return Relation(nodes.Expand(base, tuple(rows), output), ids)
+    output = reader.new_columns(Column("", t, n) for t, n in zip(column_types, nullable, strict=True))
+    return ResolvedNode(nodes.Expand(base, tuple(rows), output), ids)
 
 
-def _one_row(reader: Reader, jvm: Jvm) -> Node:
+def _one_row_node(reader: Reader, jvm: Jvm) -> Node:
     nothing = nodes.Filter(_scan(reader, jvm), FALSE)
     one = Expr("literal", types.INT, value=1, nullable=False)
-    return nodes.Aggregate(nothing, (), (Call(reader.fresh(), "Count", (one,), types.BIGINT, nullable=False),))
+    return nodes.Aggregate(nothing, (), (Call(reader.new_name(), "Count", (one,), types.BIGINT, nullable=False),))
 
 
 def _scan(reader: Reader, jvm: Jvm) -> nodes.Scan:
     """One column of the first of our tables that the query mentions."""
-    leaves = reader.analysed.collectLeaves()
+    leaves = reader.analysed_plan.collectLeaves()
     for place in range(leaves.length()):
-        for column in jvm.expressions(leaves.apply(place).output()):
-            if TABLE in column.metadata:
-                (named,) = reader.renamed([Column("", column.type, column.nullable)])
-                return nodes.Scan(int(column.metadata[TABLE]), ((named, str(column.metadata[COLUMN])),))
+        for column in jvm.read_expressions(leaves.apply(place).output()):
+            if TABLE_KEY in column.metadata:
+                (named,) = reader.new_columns([Column("", column.type, column.nullable)])
+                return nodes.Scan(int(column.metadata[TABLE_KEY]), ((named, str(column.metadata[COLUMN_KEY])),))
     raise Unsupported("The query's FROM reads no table.", hint="A view needs at least one table in its FROM.")

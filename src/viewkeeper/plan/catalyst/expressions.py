@@ -65,9 +65,9 @@ CALL_FIELDS: Mapping[str, tuple[str, ...]] = {
 
 _TRANSPARENT = frozenset({"Alias", "PromotePrecision", "KnownFloatingPointNormalized", "KnownNullable"})
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
-_NOISE = frozenset({"class", "num-children", "dataType", "timeZoneId", "name", "qualifier"})
+_IGNORED_FIELDS = frozenset({"class", "num-children", "dataType", "timeZoneId", "name", "qualifier"})
 
-_LIKES = {
+_LIKE_LISTS = {
     "LikeAll": ("And", False),
     "NotLikeAll": ("And", True),
     "LikeAny": ("Or", False),
@@ -76,20 +76,20 @@ _LIKES = {
 
 TRUE = Expr("literal", types.BOOLEAN, value=True, nullable=False)
 FALSE = Expr("literal", types.BOOLEAN, value=False, nullable=False)
-MOST_CONSTANTS = 10_000
+MAX_CONSTANTS = 10_000
 """Rows or values of one constant: each is fetched from the JVM by a call."""
 
 
-def null(type_: Type) -> Expr:
+def null_literal(type_: Type) -> Expr:
     return Expr("literal", type_, value=None, nullable=True)
 
 
-def raising(message: Expr, type_: Type) -> Expr:
+def raise_error(message: Expr, type_: Type) -> Expr:
     """An error where a value of this type should be."""
     return Expr("RaiseError", type_, (message,))
 
 
-Special = Callable[[RawExpr], Expr | None]
+SpecialReader = Callable[[RawExpr], Expr | None]
 """A node's own reading of some expressions (subqueries, aggregate calls); None for all others."""
 
 
@@ -98,7 +98,7 @@ class Scope:
     """What an expression may refer to: columns by expression id, and the node's special cases."""
 
     columns: Mapping[int, Column]
-    special: Special = lambda _: None
+    special: SpecialReader = lambda _: None
 
     def read(self, raw: RawExpr) -> Expr:
         if (found := self.special(raw)) is not None:
@@ -111,30 +111,30 @@ class Scope:
             known = self.columns.get(raw.id)
             if known is None:  # seen of a window in LATERAL over a constant relation
                 raise Unsupported(
-                    f"Spark's optimised plan refers to a column ({raw.live.name()}) that its input does not give;"
+                    f"Spark's optimised plan refers to a column ({raw.jvm_object.name()}) that its input does not give;"
                     " Spark cannot run the query either.",
                     hint="Write the subquery in another way, for instance with its constants in a table.",
                 )
             return column(known.name, known.type, known.nullable)
         if raw.op == "Literal":
-            return _literal(raw)
+            return _read_literal(raw)
         if raw.op == "OuterReference":  # within a family's query: one of its parameters
-            return Expr("parameter", raw.type, value=str(raw.live.name()).lower(), nullable=raw.nullable)
+            return Expr("parameter", raw.type, value=str(raw.jvm_object.name()).lower(), nullable=raw.nullable)
         if raw.op in ("DynamicPruningSubquery", "DynamicPruningExpression"):
             return TRUE
         if raw.op in _SUBQUERIES:
             raise Unsupported(f"A subquery that Spark cannot turn into a join is not supported ({raw.op}).")
         if raw.op == "Invoke":
-            return Expr(_invoked(raw), raw.type, tuple(self.read(a) for a in raw.args[1:]), None, raw.nullable)
+            return Expr(_invoked_method(raw), raw.type, tuple(self.read(a) for a in raw.args[1:]), None, raw.nullable)
         if raw.op == "RaiseError":
-            return raising(self._message(raw.args[-1]), raw.type)
+            return raise_error(self._read_message(raw.args[-1]), raw.type)
         if raw.op in ("And", "Or"):
-            return connected(raw.op, [self.read(part) for part in _chain(raw)])
-        if raw.op in _LIKES:
-            return self._likes(raw)
+            return connect(raw.op, [self.read(part) for part in _chain_operands(raw)])
+        if raw.op in _LIKE_LISTS:
+            return self._read_like_list(raw)
         args = tuple(self.read(a) for a in raw.args)
         if raw.op == "StaticInvoke":
-            return Expr(_invoked(raw), raw.type, args, None, raw.nullable)
+            return Expr(_invoked_method(raw), raw.type, args, None, raw.nullable)
         if raw.op == "SortOrder":
             return Expr(
                 raw.op,
@@ -145,28 +145,28 @@ class Scope:
         value = _parameters(raw) if raw.op in SUPPORTED_OPS else sql_name(raw)
         return Expr(raw.op, raw.type, args, value, raw.nullable)
 
-    def _likes(self, raw: RawExpr) -> Expr:
+    def _read_like_list(self, raw: RawExpr) -> Expr:
         """LIKE ALL / ANY of many patterns, which Spark keeps as values, as so many LIKEs."""
-        connective, negated = _LIKES[raw.op]
-        tested, patterns = self.read(raw.args[0]), raw.live.patterns()
+        connective, negated = _LIKE_LISTS[raw.op]
+        tested, patterns = self.read(raw.args[0]), raw.jvm_object.patterns()
         parts = []
         for place in range(patterns.length()):
             pattern = patterns.apply(place)
-            text = Expr("literal", types.STRING, value=internal_value(pattern, types.STRING), nullable=pattern is None)
+            text = Expr("literal", types.STRING, value=literal_value(pattern, types.STRING), nullable=pattern is None)
             like = Expr("Like", types.BOOLEAN, (tested, text), ("\\",), tested.nullable or text.nullable)
             parts.append(Expr("Not", types.BOOLEAN, (like,), None, like.nullable) if negated else like)
-        return connected(connective, parts)
+        return connect(connective, parts)
 
-    def _message(self, parameters: RawExpr) -> Expr:
+    def _read_message(self, parameters: RawExpr) -> Expr:
         """The text of raise_error: the one value of a map, which may be a constant by now."""
         if parameters.op == "CreateMap":
             return self.read(parameters.args[1])
-        text = parameters.live.value().valueArray().getUTF8String(0)
+        text = parameters.jvm_object.value().valueArray().getUTF8String(0)
         return Expr(
             "literal", types.STRING, value=None if text is None else str(text.toString()), nullable=text is None
         )
 
-    def order(self, raw: RawExpr) -> Order:
+    def read_order(self, raw: RawExpr) -> Order:
         descending = scala_name(raw.fields["direction"]) == "Descending"
         by = self.read(raw.args[0])
         if by.type.family is Family.NESTED:
@@ -178,7 +178,7 @@ class Scope:
 
 def sql_name(raw: RawExpr) -> str:
     """A function as Spark SQL calls it: its class may be called otherwise."""
-    return str(raw.live.prettyName())
+    return str(raw.jvm_object.prettyName())
 
 
 def scala_name(value: Any) -> str:
@@ -186,7 +186,7 @@ def scala_name(value: Any) -> str:
     return str(value.get("object", value.get("product-class"))).rsplit(".", 1)[-1].rstrip("$")
 
 
-def _invoked(raw: RawExpr) -> str:
+def _invoked_method(raw: RawExpr) -> str:
     """The Java method that an expression calls; of an evaluator object, with its class."""
     function = str(raw.fields["functionName"])
     if raw.op == "Invoke":
@@ -197,7 +197,7 @@ def _invoked(raw: RawExpr) -> str:
 def _parameters(raw: RawExpr) -> tuple[Any, ...] | None:
     if raw.op in FIELDS:
         return tuple(field_value(raw, name) for name in FIELDS[raw.op]) or None
-    kept = [v for k, v in raw.fields.items() if k not in _NOISE and isinstance(v, (bool, str))]
+    kept = [v for k, v in raw.fields.items() if k not in _IGNORED_FIELDS and isinstance(v, (bool, str))]
     return tuple(kept) or None
 
 
@@ -207,22 +207,22 @@ def field_value(raw: RawExpr, name: str) -> Any:
     if isinstance(value, (bool, int, str)):
         return value
     if name == "evalMode" and "evalContext" in raw.fields:
-        return str(raw.live.evalContext().evalMode().toString())
+        return str(raw.jvm_object.evalContext().evalMode().toString())
     if name == "name":  # an Option
         return None
-    live = getattr(raw.live, name)()
+    live = getattr(raw.jvm_object, name)()
     return live if live is None or isinstance(live, (bool, int, str)) else str(live)
 
 
-def _literal(raw: RawExpr) -> Expr:
+def _read_literal(raw: RawExpr) -> Expr:
     """A literal with its value in the form that `nodes.Expr` describes; an array as the expression that makes it."""
     text = raw.fields.get("value")
     if raw.type.kind is Kind.ARRAY and text is not None:
-        element = raw.live.dataType().elementType()
-        type_, count = raw.type.element, int(raw.live.value().numElements())
-        if count > MOST_CONSTANTS:
+        element = raw.jvm_object.dataType().elementType()
+        type_, count = raw.type.element, int(raw.jvm_object.value().numElements())
+        if count > MAX_CONSTANTS:
             raise Unsupported(f"A constant of {count:,} values is too large.", hint="Put the values into a table.")
-        items = [internal_value(v, type_) for v in raw.live.value().toObjectArray(element)]
+        items = [literal_value(v, type_) for v in raw.jvm_object.value().toObjectArray(element)]
         args = tuple(Expr("literal", type_, value=v, nullable=v is None) for v in items)
         return Expr("CreateArray", raw.type, args, None, False)
     value: Any
@@ -236,11 +236,11 @@ def _literal(raw: RawExpr) -> Expr:
         case types.STRING:
             value = str(text)
         case _:
-            value = internal_value(raw.live.value(), raw.type)
+            value = literal_value(raw.jvm_object.value(), raw.type)
     return Expr("literal", raw.type, value=value, nullable=raw.nullable)
 
 
-def internal_value(value: Any, type_: Type) -> Any:
+def literal_value(value: Any, type_: Type) -> Any:
     """A value as Spark keeps it inside (days, microseconds, UTF8String, Decimal), in the form of a literal."""
     if value is None:
         return None
@@ -255,7 +255,7 @@ def internal_value(value: Any, type_: Type) -> Any:
     raise Unsupported(f"A constant of type {type_} is not supported.")
 
 
-def _chain(raw: RawExpr) -> Iterator[RawExpr]:
+def _chain_operands(raw: RawExpr) -> Iterator[RawExpr]:
     """The parts of a AND b AND c … (or OR), from left to right, however they are nested."""
     waiting = [raw]
     while waiting:
@@ -266,14 +266,14 @@ def _chain(raw: RawExpr) -> Iterator[RawExpr]:
             yield part
 
 
-_BALANCED = 32
+_MAX_CHAIN_LENGTH = 32
 
 
-def connected(op: str, parts: Sequence[Expr]) -> Expr:
+def connect(op: str, parts: Sequence[Expr]) -> Expr:
     """The parts with AND or OR between them. A long chain becomes a balanced tree: all that follows is recursive."""
-    if len(parts) > _BALANCED:
+    if len(parts) > _MAX_CHAIN_LENGTH:
         half = len(parts) // 2
-        return connected(op, [connected(op, parts[:half]), connected(op, parts[half:])])
+        return connect(op, [connect(op, parts[:half]), connect(op, parts[half:])])
     result = parts[0]
     for part in parts[1:]:
         result = Expr(op, types.BOOLEAN, (result, part), None, result.nullable or part.nullable)
@@ -289,7 +289,7 @@ def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
 
 
 _COMPARISONS = ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In")
-_SAFE = frozenset(
+_SAFE_OPS = frozenset(
     {"column", "literal", "parameter", *_COMPARISONS, "IsNull", "IsNotNull", "Not", "And", "Or", "NormalizeNaNAndZero"}
 )
 
@@ -300,9 +300,9 @@ def conjunction(parts: tuple[Expr, ...]) -> Expr | None:
     Catalyst takes the conditions that it infers from a hash set. Those that cannot raise come first, sorted; the others
     keep their order, because one may guard the next (`x <> 0 AND 1 / x > 2`).
     """
-    safe = sorted((p for p in set(parts) if all(e.op in _SAFE for e in p.walk())), key=_sort_key)
+    safe = sorted((p for p in set(parts) if all(e.op in _SAFE_OPS for e in p.walk())), key=_sort_key)
     rest = [p for p in dict.fromkeys(parts) if p not in set(safe)]
-    return connected("And", [*safe, *rest]) if parts else None
+    return connect("And", [*safe, *rest]) if parts else None
 
 
 def _sort_key(expr: Expr) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from viewkeeper.errors import MissingDependency, OutOfMemory, StoreError, ViewkeeperError
 
-_COMPLAINT = re.compile(
+_STARTUP_MESSAGE = re.compile(
     r"""Exception\ in\ thread\ "main"\ org\.apache\.spark\.[\w.]+:\ (.+)  # by spark-submit
       | Application\ has\ been\ killed\.\ Reason:\ (.+)                   # by the client of a master
     """,
@@ -37,7 +37,7 @@ _COMPLAINT = re.compile(
 )
 
 
-PYTHON = "PYSPARK_PYTHON"
+PYTHON_VARIABLE = "PYSPARK_PYTHON"
 """The environment's word for the interpreter of Spark's workers."""
 
 
@@ -47,41 +47,41 @@ def use_this_python(context: Any) -> None:
     PySpark's own choice is whatever `python3` the path leads to: in a virtual environment that is not activated,
     another Python without our packages. Workers on other machines keep that choice: this path may not exist there.
     """
-    if PYTHON in os.environ or context.getConf().contains("spark.pyspark.python"):
+    if PYTHON_VARIABLE in os.environ or context.getConf().contains("spark.pyspark.python"):
         return
     if str(context.master).startswith("local"):
         context.pythonExec = sys.executable
 
 
-def started(conf: SparkConf) -> SparkSession:
+def start_session(conf: SparkConf) -> SparkSession:
     """The session that runs in this process already, or a new one with this configuration."""
-    if _context() is not None:  # with a configuration it would be changed to that
+    if _active_context() is not None:  # with a configuration it would be changed to that
         return SparkSession.builder.getOrCreate()
     # Workers run the Spark lane's levels: they need this very environment.
-    os.environ.setdefault(PYTHON, sys.executable)
+    os.environ.setdefault(PYTHON_VARIABLE, sys.executable)
     log = None
     try:
         if SparkContext._gateway is None:
             descriptor, name = tempfile.mkstemp(prefix="viewkeeper-spark-", suffix=".log")
             log = Path(name)
             atexit.register(log.unlink, missing_ok=True)
-            with os.fdopen(descriptor, "wb") as stream, _ended_if_broken_off():
+            with os.fdopen(descriptor, "wb") as stream, _kill_on_interrupt():
                 gateway = java_gateway.launch_gateway(conf, popen_kwargs={"stderr": stream})
             SparkContext._ensure_initialized(gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError) as error:
-        if (half_made := _context()) is not None:
+        if (half_made := _active_context()) is not None:
             half_made.stop()  # the next one begins anew
-        raise _explained(error, log.read_text("utf-8", "replace") if log is not None else "") from error
+        raise _startup_error(error, log.read_text("utf-8", "replace") if log is not None else "") from error
 
 
-def _context() -> SparkContext | None:
+def _active_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
-def _explained(error: Exception, log: str) -> MissingDependency:
+def _startup_error(error: Exception, log: str) -> MissingDependency:
     hint = "Look at the master and the settings."
-    if (complaint := _COMPLAINT.search(log)) is not None:
+    if (complaint := _STARTUP_MESSAGE.search(log)) is not None:
         reason = complaint[1] or complaint[2]
     elif isinstance(error, Py4JJavaError):
         reason = str(error.java_exception.getMessage()).partition("\n")[0]
@@ -92,7 +92,7 @@ def _explained(error: Exception, log: str) -> MissingDependency:
 
 
 @contextmanager
-def _ended_if_broken_off() -> Iterator[None]:
+def _kill_on_interrupt() -> Iterator[None]:
     """PySpark keeps the process that it launches to itself until all is well; here it is known from the beginning."""
     launched: list[Popen[bytes]] = []
 
@@ -126,15 +126,15 @@ def _ended_if_broken_off() -> Iterator[None]:
 # (`local.SMALL_HEAP`), and Spark's tasks end any other one.
 
 
-MORE = (
+MORE_MEMORY_HINT = (
     "Give Spark's JVM more memory: set SPARK_DRIVER_MEMORY=4g (1g if it is not set) in the environment before the"
     " program starts."
 )
-_NO_MEMORY = (3, 52)
+_OUT_OF_MEMORY_CODES = (3, 52)
 """Exit codes: Java's own (ExitOnOutOfMemoryError), and that of Spark's tasks."""
-_TO_END = 10.0
+_END_TIMEOUT = 10.0
 """Seconds from the first sign that a JVM ends to its end."""
-_NOISE = "Exception while sending command."
+_GATEWAY_MESSAGE = "Exception while sending command."
 
 
 def has_ended(session: Any) -> bool:
@@ -173,43 +173,43 @@ def forget_ended() -> None:
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
-def explained(error: BaseException) -> ViewkeeperError | None:
+def explain_jvm_error(error: BaseException) -> ViewkeeperError | None:
     """What it means, if it is that the JVM has ended or has no memory left; None of any other error."""
-    exhausted = isinstance(error, Py4JJavaError | PySparkException) and "OutOfMemoryError" in _said(error)
+    exhausted = isinstance(error, Py4JJavaError | PySparkException) and "OutOfMemoryError" in _error_text(error)
     cut_off = isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
     )
     if (exhausted or cut_off) and (code := _exit_code()) is not None:
-        if code in _NO_MEMORY:
-            return OutOfMemory("Spark's JVM has ended: it ran out of memory.", hint=MORE)
+        if code in _OUT_OF_MEMORY_CODES:
+            return OutOfMemory("Spark's JVM has ended: it ran out of memory.", hint=MORE_MEMORY_HINT)
         return StoreError(
             f"Spark's JVM has ended (exit code {code}).",
-            hint=f"If the machine has ended it to get memory, let others use less. {MORE}",
+            hint=f"If the machine has ended it to get memory, let others use less. {MORE_MEMORY_HINT}",
         )
-    return OutOfMemory("Spark's JVM ran out of memory.", hint=MORE) if exhausted else None
+    return OutOfMemory("Spark's JVM ran out of memory.", hint=MORE_MEMORY_HINT) if exhausted else None
 
 
 @contextmanager
-def alive() -> Iterator[None]:
+def translate_jvm_errors() -> Iterator[None]:
     """Errors that come of a JVM's end, or of its memory, as ours; and without a traceback on standard error."""
     root = logging.getLogger()
-    quiet = _Quiet()
+    quiet = _GatewayLogFilter()
     root.addFilter(quiet)
     try:
         yield
     except Exception as error:
-        if (ours := explained(error)) is not None:
+        if (ours := explain_jvm_error(error)) is not None:
             raise ours from error
         raise
     finally:
         root.removeFilter(quiet)
 
 
-class _Quiet(logging.Filter):
+class _GatewayLogFilter(logging.Filter):
     """PySpark's gateway reports to the root logger what it also raises."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.msg != _NOISE
+        return record.msg != _GATEWAY_MESSAGE
 
 
 def _process() -> Any:
@@ -222,12 +222,12 @@ def _exit_code() -> int | None:
     if process is None:
         return None
     with suppress(TimeoutExpired):
-        process.wait(_TO_END)
+        process.wait(_END_TIMEOUT)
     code: int | None = process.poll()
     return code
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """An error of Java asks the JVM for its words."""
     try:
         return str(error)
@@ -262,11 +262,11 @@ _SETTINGS = {
 }
 
 
-def local_spark() -> SparkSession:
+def start_local_spark() -> SparkSession:
     """The session that runs in this process already, or a new local one, also in place of one whose JVM has ended."""
     forget_ended()
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     # `local[n,4]`: plain `local[n]` fails a job as soon as one worker dies.
     settings = {"spark.master": f"local[{os.cpu_count() or 1},4]", **_SETTINGS}
-    return started(SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    return start_session(SparkConf(loadDefaults=False).setAll(list(settings.items())))

@@ -17,113 +17,117 @@ from typing import Any
 
 from viewkeeper.errors import Defect
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.plan.catalyst.resolved_node import reference, unwrapped
+from viewkeeper.plan.catalyst.resolved_node import column_reference, strip_projections
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node, Order
 
-Names = frozenset[str]
+ColumnNames = frozenset[str]
 
 
-def pruned(root: Node, tables: Iterable[Table]) -> Node:
+def prune_columns(root: Node, tables: Iterable[Table]) -> Node:
     keys = {t.id: t.key[0].column if t.key else t.columns[0].name for t in tables}
-    node = _Pruning(keys).exactly(root, [c.name for c in root.columns], ordered=True)
+    node = _ColumnPruner(keys).select_exactly(root, [c.name for c in root.columns], is_ordered=True)
     _assert_closed(node)
-    return _renumbered(node)
+    return _renumber_columns(node)
 
 
 @dataclass(frozen=True)
-class _Pruning:
+class _ColumnPruner:
     """`keys`: for each table the column to keep when none is used."""
 
-    keys: Mapping[int, str]
+    fallback_columns: Mapping[int, str]
 
-    def exactly(self, node: Node, names: list[str], ordered: bool = False) -> Node:
+    def select_exactly(self, node: Node, names: list[str], is_ordered: bool = False) -> Node:
         """The node with these columns, in this order."""
-        node = self.keep(node, frozenset(names), ordered)
+        node = self.prune(node, frozenset(names), is_ordered)
         found = {c.name: c for c in node.columns}
         if list(found) == names:
             return node
-        return nodes.Project(unwrapped(node), tuple(Named(name, reference(found[name])) for name in names))
+        return nodes.Project(
+            strip_projections(node), tuple(Named(name, column_reference(found[name])) for name in names)
+        )
 
-    def keep(self, node: Node, needed: Names, ordered: bool = False) -> Node:
+    def prune(self, node: Node, needed: ColumnNames, is_ordered: bool = False) -> Node:
         """The node with at least the needed columns; `ordered`: the order of its rows matters to someone."""
         match node:
             case nodes.Scan(table, found):
                 kept = tuple(f for f in found if f[0].name in needed)
-                kept = kept or tuple(f for f in found if f[1].lower() == self.keys[table].lower()) or found[:1]
+                kept = (
+                    kept or tuple(f for f in found if f[1].lower() == self.fallback_columns[table].lower()) or found[:1]
+                )
                 return replace(node, fields=kept)
             case nodes.Filter(child, condition):
-                return replace(node, child=self.keep(child, needed | condition.columns(), ordered))
+                return replace(node, child=self.prune(child, needed | condition.columns(), is_ordered))
             case nodes.Project(child, exprs):
-                return self._project(child, tuple(n for n in exprs if n.name in needed), ordered)
+                return self._prune_project(child, tuple(n for n in exprs if n.name in needed), is_ordered)
             case nodes.Join(_, left, right, condition):
-                needed |= used(condition)
-                return replace(node, left=self.keep(left, needed), right=self.keep(right, needed))
+                needed |= used_columns(condition)
+                return replace(node, left=self.prune(left, needed), right=self.prune(right, needed))
             case nodes.Aggregate(child, keys, calls):
                 calls = tuple(c for c in calls if c.name in needed) or (() if keys else calls[:1])
                 sensitive = any(c.function in ORDER_SENSITIVE for c in calls)
-                return nodes.Aggregate(self.keep(child, used((keys, calls)), sensitive), keys, calls)
+                return nodes.Aggregate(self.prune(child, used_columns((keys, calls)), sensitive), keys, calls)
             case nodes.Union(inputs, output):
-                places = _places(output, needed)
+                places = _column_indexes(output, needed)
                 names = [[i.columns[p].name for p in places] for i in inputs]
-                kept_inputs = tuple(self.exactly(i, n) for i, n in zip(inputs, names, strict=True))
+                kept_inputs = tuple(self.select_exactly(i, n) for i, n in zip(inputs, names, strict=True))
                 return nodes.Union(kept_inputs, tuple(output[p] for p in places))
             case nodes.Sort(child, order):
-                child = self.keep(child, needed | used(order), ordered)
-                return nodes.Sort(child, order) if ordered else child
+                child = self.prune(child, needed | used_columns(order), is_ordered)
+                return nodes.Sort(child, order) if is_ordered else child
             case nodes.Limit(child, _, _):
-                return replace(node, child=self.keep(child, _all(child), ordered=True))
+                return replace(node, child=self.prune(child, _column_names(child), is_ordered=True))
             case nodes.Window(child, _, _, calls):
                 calls = tuple(c for c in calls if c.name in needed)
                 if not calls:
-                    return self.keep(child, needed)
-                return replace(node, child=self.keep(child, _all(child)), calls=calls)
+                    return self.prune(child, needed)
+                return replace(node, child=self.prune(child, _column_names(child)), calls=calls)
             case nodes.Expand(child, projections, output):
-                places = _places(output, needed)
+                places = _column_indexes(output, needed)
                 rows = tuple(tuple(row[p] for p in places) for row in projections)
-                return nodes.Expand(self.keep(child, used(rows)), rows, tuple(output[p] for p in places))
+                return nodes.Expand(self.prune(child, used_columns(rows)), rows, tuple(output[p] for p in places))
             case nodes.Generate(child, generator, _, kept_columns, _):
                 kept_columns = tuple(c for c in kept_columns if c.name in needed)
                 below = generator.columns() | {c.name for c in kept_columns}
-                return replace(node, child=self.keep(child, below), kept=kept_columns)
+                return replace(node, child=self.prune(child, below), child_columns=kept_columns)
         raise Defect(f"Nothing is known of the columns of a {node.kind}.")
 
-    def _project(self, child: Node, exprs: tuple[Named, ...], ordered: bool) -> Node:
-        child = self.keep(child, used(exprs), ordered)
+    def _prune_project(self, child: Node, exprs: tuple[Named, ...], is_ordered: bool) -> Node:
+        child = self.prune(child, used_columns(exprs), is_ordered)
         if not exprs:
             return child
         passed = {n.name for n in exprs if n.expr.op == "column" and n.expr.value == n.name}
-        if len(passed) == len(exprs) and passed == _all(child):
+        if len(passed) == len(exprs) and passed == _column_names(child):
             return child
-        return nodes.Project(unwrapped(child), exprs)
+        return nodes.Project(strip_projections(child), exprs)
 
 
 ORDER_SENSITIVE = frozenset({"First", "Last", "CollectList", "CollectSet", "ListAgg", "Mode", "MaxBy", "MinBy"})
 """Aggregates whose result may depend on the order of their input."""
 
 
-def used(value: Any) -> Names:
+def used_columns(value: Any) -> ColumnNames:
     """Every column that occurs in expressions, calls and orders."""
-    return frozenset(_used(value))
+    return frozenset(_iter_used_columns(value))
 
 
-def _used(value: Any) -> Iterator[str]:
+def _iter_used_columns(value: Any) -> Iterator[str]:
     if isinstance(value, Expr):
         yield from value.columns()
     elif isinstance(value, (Named, Order)):
         yield from value.expr.columns()
     elif isinstance(value, Call):
-        yield from _used((value.args, value.filter, value.value))
+        yield from _iter_used_columns((value.args, value.filter, value.value))
     elif isinstance(value, tuple):
         for part in value:
-            yield from _used(part)
+            yield from _iter_used_columns(part)
 
 
-def _all(node: Node) -> Names:
+def _column_names(node: Node) -> ColumnNames:
     return frozenset(c.name for c in node.columns)
 
 
-def _places(output: tuple[Column, ...], needed: Names) -> list[int]:
+def _column_indexes(output: tuple[Column, ...], needed: ColumnNames) -> list[int]:
     """Where the needed columns are; one of them at least."""
     return [i for i, c in enumerate(output) if c.name in needed] or [0]
 
@@ -133,29 +137,29 @@ def _assert_closed(root: Node) -> None:
     for node in root.walk():
         given = {c.name for child in node.children for c in child.columns}
         own = tuple(getattr(node, f.name) for f in fields(node))
-        missing = used(tuple(v for v in own if not isinstance(v, Node))) - given
+        missing = used_columns(tuple(v for v in own if not isinstance(v, Node))) - given
         if missing:
             raise Defect(f"A {node.kind} uses {sorted(missing)}, which nothing below it gives.")
 
 
-def _renumbered(root: Node) -> Node:
+def _renumber_columns(root: Node) -> Node:
     found = {c.name for node in root.walk() for c in node.columns}
     names = {name: f"c{i}" for i, name in enumerate(sorted(found, key=lambda n: int(n[1:])))}
-    renamed: Node = _renamed(root, names)
+    renamed: Node = _rename_columns(root, names)
     return renamed
 
 
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+def _rename_columns(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, Expr):
-        args = tuple(_renamed(a, names) for a in value.args)
+        args = tuple(_rename_columns(a, names) for a in value.args)
         return replace(value, args=args, value=names[value.value] if value.op == "column" else value.value)
     if isinstance(value, (Column, Named, Call)):
-        renamed = {f.name: _renamed(getattr(value, f.name), names) for f in fields(value) if f.name != "name"}
+        renamed = {f.name: _rename_columns(getattr(value, f.name), names) for f in fields(value) if f.name != "name"}
         return type(value)(name=names[value.name], **renamed)
-    if isinstance(value, nodes.Join) and value.exists is not None:
-        value = replace(value, exists=names[value.exists])
+    if isinstance(value, nodes.Join) and value.existence_column is not None:
+        value = replace(value, existence_column=names[value.existence_column])
     if isinstance(value, (Node, Order)):
-        return replace(value, **{f.name: _renamed(getattr(value, f.name), names) for f in fields(value)})
+        return replace(value, **{f.name: _rename_columns(getattr(value, f.name), names) for f in fields(value)})
     if isinstance(value, tuple):
-        return tuple(_renamed(v, names) for v in value)
+        return tuple(_rename_columns(v, names) for v in value)
     return value

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from viewkeeper.model import types
-from viewkeeper.model.types import Kind, Part, Type
+from viewkeeper.model.types import Kind, NestedField, Type
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ _UNTYPED = frozenset(
 )
 """Parts of a window's definition: expressions in name only, the JVM raises when asked for their type."""
 
-_SEQUENCES = (
+_SEQUENCE_FIELDS = (
     "projections",
     "output",
     "projectList",
@@ -51,7 +51,7 @@ _SEQUENCES = (
 )
 """Fields with sequences of expressions: Spark's JSON says null for some kinds of Scala sequence (seen: projections)."""
 
-_CATALOG_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_SQL_TYPE_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class RawExpr:
     nullable: bool
     metadata: Mapping[str, Any]
     jvm: Jvm
-    flat: Any
-    place: int
+    sequence: Any
+    index: int
 
     @property
-    def live(self) -> Any:
+    def jvm_object(self) -> Any:
         """The JVM object."""
-        return self.flat.apply(self.place)
+        return self.sequence.apply(self.index)
 
     @property
     def id(self) -> int:
@@ -94,12 +94,12 @@ class RawNode:
     exprs: Mapping[str, Any]
     children: tuple[RawNode, ...]
     jvm: Jvm
-    live: Any
+    jvm_object: Any
 
     @cached_property
     def output(self) -> tuple[int, ...]:
         """Expression ids of the output columns, in order."""
-        return tuple(e.id for e in self.jvm.expressions(self.live.output()))
+        return tuple(e.id for e in self.jvm.read_expressions(self.jvm_object.output()))
 
 
 class Jvm:
@@ -107,56 +107,56 @@ class Jvm:
 
     def __init__(self, gateway: Any) -> None:
         self.gateway = gateway
-        self.identity = self.singleton("scala.$less$colon$less$").refl()
-        self.struct = self.singleton("org.apache.spark.sql.catalyst.expressions.CreateStruct$")
+        self.identity = self.find_singleton("scala.$less$colon$less$").refl()
+        self.struct = self.find_singleton("org.apache.spark.sql.catalyst.expressions.CreateStruct$")
 
-    def singleton(self, name: str) -> Any:
+    def find_singleton(self, name: str) -> Any:
         return self.gateway.java.lang.Class.forName(name).getField("MODULE$").get(None)
 
-    def plan(self, live: Any) -> RawNode:
+    def read_plan(self, jvm_object: Any) -> RawNode:
         """The whole plan below a JVM plan node."""
-        bodies = json.loads(live.toJSON())
-        places = live.map(self.identity)
+        bodies = json.loads(jvm_object.toJSON())
+        places = jvm_object.map(self.identity)
         nodes = [places.apply(i) for i in range(len(bodies))]
         for body, node in zip(bodies, nodes, strict=True):
-            for name in _SEQUENCES:
+            for name in _SEQUENCE_FIELDS:
                 if name in body and body[name] is None:
-                    body[name] = self._sequence(getattr(node, name)())
+                    body[name] = self._sequence_json(getattr(node, name)())
         parts = [{k: v for k, v in body.items() if _is_expressions(v)} for body in bodies]
         # Only a window's parts may have no type, and then cost a call each: they are asked for apart.
         typed: list[Iterator[RawExpr]] = [iter(())] * len(bodies)
-        plain = [i for i, body in enumerate(bodies) if parts[i] and _simple(body["class"]) != "Window"]
-        for group in (plain, *([i] for i, body in enumerate(bodies) if _simple(body["class"]) == "Window")):
-            trees = [t for i in group for v in parts[i].values() for t in _trees(v)]
-            found = self._typed([nodes[i].expressions() for i in group], trees)
+        plain = [i for i, body in enumerate(bodies) if parts[i] and _simple_name(body["class"]) != "Window"]
+        for group in (plain, *([i] for i, body in enumerate(bodies) if _simple_name(body["class"]) == "Window")):
+            trees = [t for i in group for v in parts[i].values() for t in _field_trees(v)]
+            found = self._read_typed([nodes[i].expressions() for i in group], trees)
             for i in group:
                 typed[i] = found
 
         exprs = [
-            {name: _shaped(value, stream) for name, value in fields.items()}
+            {name: _nest_trees(value, stream) for name, value in fields.items()}
             for fields, stream in zip(parts, typed, strict=True)
         ]
 
         def make(place: int, children: tuple[RawNode, ...]) -> RawNode:
             fields = {k: v for k, v in bodies[place].items() if k not in exprs[place]}
-            return RawNode(_simple(bodies[place]["class"]), fields, exprs[place], children, self, nodes[place])
+            return RawNode(_simple_name(bodies[place]["class"]), fields, exprs[place], children, self, nodes[place])
 
-        (root,) = _tree(bodies, make)
+        (root,) = _build_trees(bodies, make)
         return root
 
-    def expressions(self, seq: Any) -> list[RawExpr]:
+    def read_expressions(self, seq: Any) -> list[RawExpr]:
         """The trees of a Scala sequence of expressions."""
-        return list(self._typed([seq], self._sequence(seq)))
+        return list(self._read_typed([seq], self._sequence_json(seq)))
 
-    def _sequence(self, seq: Any) -> list[Any]:
+    def _sequence_json(self, seq: Any) -> list[Any]:
         """The JSON of a (nested) sequence of expressions."""
         if seq.isEmpty():
             return []
         if "expressions" not in seq.head().getClass().getName():
-            return [self._sequence(seq.apply(i)) for i in range(seq.length())]
-        return list(_fields(json.loads(self.struct.apply(seq).toJSON())))
+            return [self._sequence_json(seq.apply(i)) for i in range(seq.length())]
+        return list(_struct_fields(json.loads(self.struct.apply(seq).toJSON())))
 
-    def _typed(self, seqs: list[Any], trees: list[list[dict[str, Any]]]) -> Iterator[RawExpr]:
+    def _read_typed(self, seqs: list[Any], trees: list[list[dict[str, Any]]]) -> Iterator[RawExpr]:
         """The expressions of some sequences, given their JSON."""
         if not trees:
             return iter(())
@@ -168,54 +168,58 @@ class Jvm:
         bodies: list[dict[str, Any]] = [{"class": "", "num-children": 2 * len(trees)}]
         for tree in trees:
             bodies += [{"class": "", "num-children": 0}, *tree]
-        typed = self._types(flat, bodies)
+        typed = self._read_types(flat, bodies)
 
         def make(place: int, args: tuple[RawExpr, ...]) -> RawExpr:
             body = bodies[place]
-            return RawExpr(_simple(body["class"]), body, args, *typed[place], self, flat, place)
+            return RawExpr(_simple_name(body["class"]), body, args, *typed[place], self, flat, place)
 
-        (struct,) = _tree(bodies, make)
+        (struct,) = _build_trees(bodies, make)
         return iter(struct.args[1::2])
 
-    def _types(self, flat: Any, bodies: list[dict[str, Any]]) -> list[tuple[Type, bool, Mapping[str, Any]]]:
-        typed = [i for i, body in enumerate(bodies) if _simple(body["class"]) not in _UNTYPED]
+    def _read_types(self, sequence: Any, bodies: list[dict[str, Any]]) -> list[tuple[Type, bool, Mapping[str, Any]]]:
+        typed = [i for i, body in enumerate(bodies) if _simple_name(body["class"]) not in _UNTYPED]
         if len(typed) < len(bodies):
             chosen = self.gateway.java.util.ArrayList()
             # The structs around a window's definition are left out too: their own type includes it.
             typed = [i for i in typed if i > 0]
             for i in typed:
-                chosen.add(flat.apply(i))
-            flat = self.gateway.PythonUtils.toSeq(chosen)
-        found = json.loads(self.struct.apply(flat).dataType().json())["fields"]
+                chosen.add(sequence.apply(i))
+            sequence = self.gateway.PythonUtils.toSeq(chosen)
+        found = json.loads(self.struct.apply(sequence).dataType().json())["fields"]
         result: list[tuple[Type, bool, Mapping[str, Any]]] = [(types.VOID, True, {})] * len(bodies)
         for i, field in zip(typed, found, strict=True):
             result[i] = (type_of(field["type"]), field["nullable"], field["metadata"])
         return result
 
 
-def type_of(said: Any) -> Type:
+def type_of(json_type: Any) -> Type:
     """A type in Spark's JSON; what it says of NULL in parts is not kept, for no plan is made otherwise by it.
 
     VOID, the type of a NULL that nothing gives a type, is read as STRING: nothing but NULL is of it, and neither Arrow
     nor a store has columns of such a type.
     """
-    if isinstance(said, str):
-        return types.STRING if said == "void" else types.of(_CATALOG_NAMES.get(said, said))
-    match said["type"]:
+    if isinstance(json_type, str):
+        return types.STRING if json_type == "void" else types.parse_type(_SQL_TYPE_NAMES.get(json_type, json_type))
+    match json_type["type"]:
         case "struct":
-            parts = tuple(Part(f["name"], type_of(f["type"])) for f in said["fields"])
-            return Type(Kind.STRUCT, parts=parts)
+            parts = tuple(NestedField(f["name"], type_of(f["type"])) for f in json_type["fields"])
+            return Type(Kind.STRUCT, nested_fields=parts)
         case "array":
-            return types.array(type_of(said["elementType"]))
+            return types.array(type_of(json_type["elementType"]))
         case "map":
             return Type(
-                Kind.MAP, parts=(Part("key", type_of(said["keyType"])), Part("value", type_of(said["valueType"])))
+                Kind.MAP,
+                nested_fields=(
+                    NestedField("key", type_of(json_type["keyType"])),
+                    NestedField("value", type_of(json_type["valueType"])),
+                ),
             )
         case other:
-            return types.of(str(other))
+            return types.parse_type(str(other))
 
 
-def _simple(name: str) -> str:
+def _simple_name(name: str) -> str:
     return name.rsplit(".", 1)[-1]
 
 
@@ -230,22 +234,22 @@ def _is_tree(value: list[Any]) -> bool:
     return isinstance(value[0], dict) and "class" in value[0]
 
 
-def _trees(value: list[Any]) -> Iterator[list[dict[str, Any]]]:
+def _field_trees(value: list[Any]) -> Iterator[list[dict[str, Any]]]:
     """All trees in a field, in order."""
     if value and _is_tree(value):
         yield value
     else:
         for part in value:
-            yield from _trees(part)
+            yield from _field_trees(part)
 
 
-def _fields(bodies: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _struct_fields(bodies: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """The trees of a struct's fields; before each of them is its name."""
 
     def size(_: int, sizes: tuple[list[int], ...]) -> list[int]:
         return [1 + sum(s[0] for s in sizes), *(s[0] for s in sizes)]
 
-    ((_, *sizes),) = _tree(bodies, size)
+    ((_, *sizes),) = _build_trees(bodies, size)
     start = 1
     for place, length in enumerate(sizes):
         if place % 2:
@@ -253,7 +257,7 @@ def _fields(bodies: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         start += length
 
 
-def _tree(bodies: list[dict[str, Any]], make: Callable[[int, tuple[T, ...]], T]) -> list[T]:
+def _build_trees(bodies: list[dict[str, Any]], make: Callable[[int, tuple[T, ...]], T]) -> list[T]:
     """Trees from their pre-order, without recursion: a chain of a thousand ORs is as deep."""
     made: list[T] = []
     for place in reversed(range(len(bodies))):
@@ -261,6 +265,6 @@ def _tree(bodies: list[dict[str, Any]], make: Callable[[int, tuple[T, ...]], T])
     return made
 
 
-def _shaped(value: list[Any], typed: Iterator[RawExpr]) -> Any:
+def _nest_trees(value: list[Any], typed: Iterator[RawExpr]) -> Any:
     """The typed trees in the nesting that the JSON shows."""
-    return next(typed) if value and _is_tree(value) else [_shaped(v, typed) for v in value]
+    return next(typed) if value and _is_tree(value) else [_nest_trees(v, typed) for v in value]

@@ -18,53 +18,53 @@ from viewkeeper.plan.catalyst.aggregates import read_aggregate, read_window
 from viewkeeper.plan.catalyst.constant_relations import read_local, read_one_row, read_range
 from viewkeeper.plan.catalyst.expressions import conjunction, conjuncts, scala_name
 from viewkeeper.plan.catalyst.raw_tree import RawExpr, RawNode
-from viewkeeper.plan.catalyst.resolved_node import Reader, Relation
-from viewkeeper.plan.catalyst.session import COLUMN, TABLE
-from viewkeeper.plan.catalyst.subqueries import Scalars, read_single_join
+from viewkeeper.plan.catalyst.resolved_node import Reader, ResolvedNode
+from viewkeeper.plan.catalyst.session import COLUMN_KEY, TABLE_KEY
+from viewkeeper.plan.catalyst.subqueries import ScalarSubqueries, read_single_join
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Expr, Node
 
 
-def read_scan(reader: Reader, raw: RawNode) -> Relation:
+def read_scan(reader: Reader, raw: RawNode) -> ResolvedNode:
     outputs: list[RawExpr] = raw.exprs.get("output", [])
-    if not outputs or any(TABLE not in o.metadata for o in outputs):
+    if not outputs or any(TABLE_KEY not in o.metadata for o in outputs):
         raise Unsupported("The query reads something that is not a table or view of this database.")
-    columns = reader.renamed(Column("", o.type, o.nullable) for o in outputs)
-    fields = tuple((c, str(o.metadata[COLUMN])) for c, o in zip(columns, outputs, strict=True))
-    return Relation(nodes.Scan(int(outputs[0].metadata[TABLE]), fields), tuple(o.id for o in outputs))
+    columns = reader.new_columns(Column("", o.type, o.nullable) for o in outputs)
+    fields = tuple((c, str(o.metadata[COLUMN_KEY])) for c, o in zip(columns, outputs, strict=True))
+    return ResolvedNode(nodes.Scan(int(outputs[0].metadata[TABLE_KEY]), fields), tuple(o.id for o in outputs))
 
 
-def read_filter(reader: Reader, raw: RawNode) -> Relation:
+def read_filter(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
-    scalars = Scalars(reader)
+    scalars = ScalarSubqueries(reader)
     condition = conjunction(conjuncts(scalars.scope(child.columns).read(raw.exprs["condition"])))
     if condition is None:
         return child
-    filtered = Relation(nodes.Filter(scalars.joined(child.node), condition), (*child.ids, *scalars.ids))
-    return reader.exactly(filtered, child.ids)
+    filtered = ResolvedNode(nodes.Filter(scalars.cross_join(child.node), condition), (*child.ids, *scalars.ids))
+    return reader.select_exactly(filtered, child.ids)
 
 
-def read_project(reader: Reader, raw: RawNode) -> Relation:
+def read_project(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
     exprs: list[RawExpr] = raw.exprs.get("projectList", [])
     if not exprs:  # only the number of rows matters, and columns too many do no harm
         return child
-    scalars = Scalars(reader)
+    scalars = ScalarSubqueries(reader)
     scope = scalars.scope(child.columns)
     read = [(e.id, scope.read(e)) for e in exprs]
     if isinstance(child.node, nodes.Project) and any(n.expr.op == "CreateArray" for n in child.node.exprs):
         below = child.node.child
         made = {n.name: n.expr for n in child.node.exprs}
-        read = [(i, _without_arrays(e, made)) for i, e in read]
-        child = Relation(below, (None,) * len(below.columns))
-    return reader.projected(Relation(scalars.joined(child.node), (*child.ids, *scalars.ids)), read)
+        read = [(i, _inline_array_items(e, made)) for i, e in read]
+        child = ResolvedNode(below, (None,) * len(below.columns))
+    return reader.project(ResolvedNode(scalars.cross_join(child.node), (*child.ids, *scalars.ids)), read)
 
 
-def _without_arrays(expr: Expr, made: Mapping[str, Expr]) -> Expr:
+def _inline_array_items(expr: Expr, array_exprs: Mapping[str, Expr]) -> Expr:
     """Over what a projection made: an item of an array in it is that item. A PIVOT has no other use for its arrays."""
     if expr.op == "column":
-        return made.get(str(expr.value), expr)
-    args = tuple(_without_arrays(a, made) for a in expr.args)
+        return array_exprs.get(str(expr.value), expr)
+    args = tuple(_inline_array_items(a, array_exprs) for a in expr.args)
     if expr.op == "GetArrayItem" and args[0].op == "CreateArray" and args[1].op == "literal":
         place = args[1].value
         if place is not None and 0 <= place < len(args[0].args):
@@ -83,75 +83,75 @@ _JOINS = {
 }
 
 
-def read_join(reader: Reader, raw: RawNode) -> Relation:
+def read_join(reader: Reader, raw: RawNode) -> ResolvedNode:
     kind: Mapping[str, Any] = raw.fields["joinType"]
     name = scala_name(kind)
     left, right = (reader.read(c) for c in raw.children)
-    scalars = Scalars(reader)
+    scalars = ScalarSubqueries(reader)
     scope = scalars.scope({**left.columns, **right.columns})
     condition = conjunction(conjuncts(scope.read(raw.exprs["condition"]))) if "condition" in raw.exprs else None
-    wide = Relation(scalars.joined(left.node), (*left.ids, *scalars.ids))
+    wide = ResolvedNode(scalars.cross_join(left.node), (*left.ids, *scalars.ids))
     if name == "ExistenceJoin":
-        exists, id_ = reader.fresh(), int(kind["exists"][0]["exprId"]["id"])
-        joined = Relation(nodes.Join("existence", wide.node, right.node, condition, exists), (*wide.ids, id_))
-        return reader.exactly(joined, (*left.ids, id_)) if scalars.ids else joined
+        exists, id_ = reader.new_name(), int(kind["exists"][0]["exprId"]["id"])
+        joined = ResolvedNode(nodes.Join("existence", wide.node, right.node, condition, exists), (*wide.ids, id_))
+        return reader.select_exactly(joined, (*left.ids, id_)) if scalars.ids else joined
     if name == "LeftSingle":
         return read_single_join(reader, wide, right, condition)
     if name not in _JOINS:
         raise Unsupported(f"A {name} join is not supported.", hint=f"Supported: {', '.join(_JOINS)}.")
     how = _JOINS[name]
     rest = () if how in ("semi", "anti") else right.ids
-    joined = Relation(nodes.Join(how, wide.node, right.node, condition), (*wide.ids, *rest))
-    return reader.exactly(joined, (*left.ids, *rest)) if scalars.ids else joined
+    joined = ResolvedNode(nodes.Join(how, wide.node, right.node, condition), (*wide.ids, *rest))
+    return reader.select_exactly(joined, (*left.ids, *rest)) if scalars.ids else joined
 
 
-def read_union(reader: Reader, raw: RawNode) -> Relation:
-    inputs = [reader.exactly(reader.read(child), child.output) for child in raw.children]
+def read_union(reader: Reader, raw: RawNode) -> ResolvedNode:
+    inputs = [reader.select_exactly(reader.read(child), child.output) for child in raw.children]
     columns = [
         Column("", parts[0].type, any(p.nullable for p in parts))
         for parts in zip(*(i.node.columns for i in inputs), strict=True)
     ]
-    output = reader.renamed(columns)
-    return Relation(nodes.Union(tuple(i.node for i in inputs), output), raw.output or (None,) * len(output))
+    output = reader.new_columns(columns)
+    return ResolvedNode(nodes.Union(tuple(i.node for i in inputs), output), raw.output or (None,) * len(output))
 
 
-def read_sort(reader: Reader, raw: RawNode) -> Relation:
+def read_sort(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
     if not raw.fields["global"]:
         return child
-    scalars = Scalars(reader)
+    scalars = ScalarSubqueries(reader)
     scope = scalars.scope(child.columns)
-    order = tuple(scope.order(o) for o in raw.exprs["order"])
-    return reader.exactly(
-        Relation(nodes.Sort(scalars.joined(child.node), order), (*child.ids, *scalars.ids)), child.ids
+    order = tuple(scope.read_order(o) for o in raw.exprs["order"])
+    return reader.select_exactly(
+        ResolvedNode(nodes.Sort(scalars.cross_join(child.node), order), (*child.ids, *scalars.ids)), child.ids
     )
 
 
-def read_limit(reader: Reader, raw: RawNode) -> Relation:
+def read_limit(reader: Reader, raw: RawNode) -> ResolvedNode:
     """LIMIT, OFFSET or both: Spark writes LIMIT n OFFSET m as GlobalLimit n over Offset m."""
     count, offset, below = None, 0, raw
     if below.op == "GlobalLimit":
-        count, below = _number(below.exprs["limitExpr"]), _skip(below.children[0])
+        count, below = _constant_int(below.exprs["limitExpr"]), _skip_local_limits(below.children[0])
     if below.op == "Offset":
-        offset, below = _number(below.exprs["offsetExpr"]), _skip(below.children[0])
+        offset, below = _constant_int(below.exprs["offsetExpr"]), _skip_local_limits(below.children[0])
     child = reader.read(below)
-    return Relation(_limited(child.node, count, offset), child.ids)
+    return ResolvedNode(_push_limit(child.node, count, offset), child.ids)
 
 
-def _skip(raw: RawNode) -> RawNode:
-    return _skip(raw.children[0]) if raw.op == "LocalLimit" else raw
+def _skip_local_limits(raw: RawNode) -> RawNode:
+    return _skip_local_limits(raw.children[0]) if raw.op == "LocalLimit" else raw
 
 
-def _number(raw: RawExpr) -> int:
+def _constant_int(raw: RawExpr) -> int:
     if raw.op != "Literal":
         raise Unsupported("LIMIT and OFFSET need a constant.")
     return int(raw.fields["value"])
 
 
-def _limited(node: Node, count: int | None, offset: int) -> Node:
+def _push_limit(node: Node, count: int | None, offset: int) -> Node:
     """The limit goes below projections, so that it stands on the sort that says which rows come first."""
     if isinstance(node, nodes.Project) and _is_sorted(node):
-        return replace(node, child=_limited(node.child, count, offset))
+        return replace(node, child=_push_limit(node.child, count, offset))
     return nodes.Limit(node, count, offset)
 
 
@@ -159,36 +159,40 @@ def _is_sorted(node: Node) -> bool:
     return isinstance(node, nodes.Sort) or (isinstance(node, nodes.Project) and _is_sorted(node.child))
 
 
-def read_expand(reader: Reader, raw: RawNode) -> Relation:
+def read_expand(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
-    scalars = Scalars(reader)
+    scalars = ScalarSubqueries(reader)
     scope = scalars.scope(child.columns)
     projections = tuple(tuple(scope.read(e) for e in row) for row in raw.exprs["projections"])
     columns = [
         Column("", next((e.type for e in column if e.type != types.VOID), types.VOID), any(e.nullable for e in column))
         for column in zip(*projections, strict=True)
     ]
-    node = nodes.Expand(scalars.joined(child.node), projections, reader.renamed(columns))
-    return Relation(node, tuple(e.id for e in raw.exprs["output"]))
+    node = nodes.Expand(scalars.cross_join(child.node), projections, reader.new_columns(columns))
+    return ResolvedNode(node, tuple(e.id for e in raw.exprs["output"]))
 
 
-def read_generate(reader: Reader, raw: RawNode) -> Relation:
+def read_generate(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
-    generator = Scalars(reader, refuse="in a table function").scope(child.columns).read(raw.exprs["generator"])
-    dropped = {int(i) for i in raw.live.unrequiredChildIndex().mkString(" ").split()}
+    generator = (
+        ScalarSubqueries(reader, forbidden_place="in a table function")
+        .scope(child.columns)
+        .read(raw.exprs["generator"])
+    )
+    dropped = {int(i) for i in raw.jvm_object.unrequiredChildIndex().mkString(" ").split()}
     kept = [i for place, i in enumerate(raw.children[0].output) if place not in dropped]
     made: list[RawExpr] = raw.exprs.get("generatorOutput", [])
     outer = bool(raw.fields["outer"])
-    output = reader.renamed(Column("", e.type, e.nullable or outer) for e in made)
+    output = reader.new_columns(Column("", e.type, e.nullable or outer) for e in made)
     node = nodes.Generate(child.node, generator, outer, tuple(child.columns[i] for i in kept), output)
-    return Relation(node, (*kept, *(e.id for e in made)))
+    return ResolvedNode(node, (*kept, *(e.id for e in made)))
 
 
-def read_child(reader: Reader, raw: RawNode) -> Relation:
+def read_child(reader: Reader, raw: RawNode) -> ResolvedNode:
     return reader.read(raw.children[0])
 
 
-READINGS = {
+NODE_READERS = {
     "LogicalRDD": read_scan,
     "LocalRelation": read_local,
     "OneRowRelation": read_one_row,

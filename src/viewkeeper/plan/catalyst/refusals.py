@@ -43,7 +43,7 @@ VOLATILE = {
 }
 """Catalyst class: how a user writes it."""
 
-FOREIGN = {
+FOREIGN_CODE = {
     "ScalaUDF": "a user-defined function",
     "ScalaAggregator": "a user-defined aggregate",
     "PythonUDF": "a Python function",
@@ -58,7 +58,7 @@ FOREIGN = {
     "UnionLoop": "WITH RECURSIVE",
 }
 
-UNLISTED = {
+REWRITTEN_FUNCTIONS = {
     "TimeWindow": "window",
     "PreciseTimestampConversion": "window",
     "SessionWindow": "session_window",
@@ -66,10 +66,10 @@ UNLISTED = {
 }
 """Functions that analysis takes apart: the classes by which they are still known."""
 
-ORDERED = {"First": "first", "Last": "last", "AnyValue": "any_value"}
+ORDER_DEPENDENT = {"First": "first", "Last": "last", "AnyValue": "any_value"}
 """Aggregates of a group that depend on the order of its rows. (Optimisation makes others of them that do not.)"""
 
-_CLASS = re.compile(r'"class":"[\w.]*?(\w+)\$?"')
+_CLASS_PATTERN = re.compile(r'"class":"[\w.]*?(\w+)\$?"')
 _COLLATE = "Leave COLLATE out, or compare lower(…) with lower(…)."
 _HINT = "A view may only depend on its tables' rows."
 
@@ -77,20 +77,20 @@ _HINT = "A view may only depend on its tables' rows."
 def refuse_volatile(analysed: Any) -> None:
     """Raise Unsupported if the analysed plan depends on time or chance, or calls foreign code."""
     text = analysed.toJSON()
-    names = set(_CLASS.findall(text))
-    for name in sorted(names & UNLISTED.keys()):
+    names = set(_CLASS_PATTERN.findall(text))
+    for name in sorted(names & REWRITTEN_FUNCTIONS.keys()):
         raise Unsupported(
-            f"The function {UNLISTED[name]} is not supported in a materialized view.",
+            f"The function {REWRITTEN_FUNCTIONS[name]} is not supported in a materialized view.",
             hint="Group by date_trunc('HOUR', …), or by arithmetic on unix_timestamp(…).",
         )
-    if names & ORDERED.keys():
+    if names & ORDER_DEPENDENT.keys():
         _refuse_ordered(json.loads(text))
     for name in sorted(names & VOLATILE.keys()):
         raise Unsupported(f"{VOLATILE[name]} depends on when or where the query runs.", hint=_HINT)
     if "Collate" in names:
         raise Unsupported("COLLATE is not supported in a view: text is compared by its bytes.", hint=_COLLATE)
-    for name in sorted(names & FOREIGN.keys()):
-        raise Unsupported(f"{FOREIGN[name]} cannot be maintained in a view.", hint=_HINT)
+    for name in sorted(names & FOREIGN_CODE.keys()):
+        raise Unsupported(f"{FOREIGN_CODE[name]} cannot be maintained in a view.", hint=_HINT)
     # Spark also calls aggregates nondeterministic that depend on the order of their input; that order is made stable.
     if not analysed.deterministic() and not names & ORDER_SENSITIVE:
         raise Unsupported("The query is not deterministic.", hint=_HINT)
@@ -100,9 +100,9 @@ def _refuse_ordered(plan: Any) -> None:
     """Raise Unsupported if an Aggregate, also one of a subquery, calls `first` or its like. A window may."""
     if isinstance(plan, dict):
         if str(plan.get("class", "")).endswith(".logical.Aggregate"):
-            called = set(_CLASS.findall(json.dumps(plan.get("aggregateExpressions"), separators=(",", ":"))))
-            for name in sorted(called & ORDERED.keys()):
-                raise functions.refused(ORDERED[name])
+            called = set(_CLASS_PATTERN.findall(json.dumps(plan.get("aggregateExpressions"), separators=(",", ":"))))
+            for name in sorted(called & ORDER_DEPENDENT.keys()):
+                raise functions.unsupported_function(ORDER_DEPENDENT[name])
         plan = list(plan.values())
     if isinstance(plan, list):
         for part in plan:

@@ -17,15 +17,15 @@ from viewkeeper.plan.catalyst.raw_tree import RawNode
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Expr, Named, Node, column
 
-Ids = tuple[int | None, ...]
+ExprIds = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
-class Relation:
+class ResolvedNode:
     """A node, and the expression id of each of its columns (None: no expression refers to it)."""
 
     node: Node
-    ids: Ids
+    ids: ExprIds
 
     @property
     def columns(self) -> dict[int, Column]:
@@ -39,56 +39,58 @@ class Reader:
     `analysed` is the live analysed plan: constant relations look there for a table to stand on.
     """
 
-    readings: Mapping[str, Callable[[Reader, RawNode], Relation]]
-    analysed: Any
-    count: int = 0
+    node_readers: Mapping[str, Callable[[Reader, RawNode], ResolvedNode]]
+    analysed_plan: Any
+    column_count: int = 0
 
-    def fresh(self) -> str:
-        self.count += 1
-        return f"c{self.count - 1}"
+    def new_name(self) -> str:
+        self.column_count += 1
+        return f"c{self.column_count - 1}"
 
-    def read(self, raw: RawNode) -> Relation:
-        if raw.op in self.readings:
-            return self.readings[raw.op](self, raw)
+    def read(self, raw: RawNode) -> ResolvedNode:
+        if raw.op in self.node_readers:
+            return self.node_readers[raw.op](self, raw)
         if not raw.children:
             raise Unsupported(
                 f"The query reads something that is not a table or view of this database ({raw.op}).",
                 hint="SHOW TABLES and SHOW VIEWS list what there is.",
             )
-        raise Unsupported(f"{raw.op} is not supported.", hint=f"Supported: {', '.join(sorted(self.readings))}.")
+        raise Unsupported(f"{raw.op} is not supported.", hint=f"Supported: {', '.join(sorted(self.node_readers))}.")
 
-    def renamed(self, columns: Iterable[Column]) -> tuple[Column, ...]:
+    def new_columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
         """New names for columns that a node makes."""
-        return tuple(Column(self.fresh(), c.type, c.nullable) for c in columns)
+        return tuple(Column(self.new_name(), c.type, c.nullable) for c in columns)
 
-    def projected(self, child: Relation, exprs: Iterable[tuple[int | None, Expr]]) -> Relation:
+    def project(self, child: ResolvedNode, exprs: Iterable[tuple[int | None, Expr]]) -> ResolvedNode:
         """A projection in which a column that only passes through keeps its name."""
         named: list[Named] = []
         ids: list[int | None] = []
         taken: set[str] = set()
         for id_, expr in exprs:
-            name = str(expr.value) if expr.op == "column" and expr.value not in taken else self.fresh()
+            name = str(expr.value) if expr.op == "column" and expr.value not in taken else self.new_name()
             taken.add(name)
             named.append(Named(name, expr))
             ids.append(id_)
-        return Relation(nodes.Project(unwrapped(child.node), tuple(named)), tuple(ids))
+        return ResolvedNode(nodes.Project(strip_projections(child.node), tuple(named)), tuple(ids))
 
-    def exactly(self, relation: Relation, ids: Ids) -> Relation:
+    def select_exactly(self, relation: ResolvedNode, ids: ExprIds) -> ResolvedNode:
         """The relation with these columns and no others, in this order; without any: one constant column."""
         if relation.ids == ids:
             return relation
         if not ids:
-            return Relation(nodes.Project(unwrapped(relation.node), (Named(self.fresh(), TRUE),)), (None,))
+            return ResolvedNode(
+                nodes.Project(strip_projections(relation.node), (Named(self.new_name(), TRUE),)), (None,)
+            )
         known = relation.columns
-        return self.projected(relation, [(i, reference(known[i])) for i in ids if i is not None])
+        return self.project(relation, [(i, column_reference(known[i])) for i in ids if i is not None])
 
 
-def unwrapped(node: Node) -> Node:
+def strip_projections(node: Node) -> Node:
     """Below projections that only drop or reorder columns: another projection above makes them superfluous."""
     while isinstance(node, nodes.Project) and all(n.expr.op == "column" and n.expr.value == n.name for n in node.exprs):
         node = node.child
     return node
 
 
-def reference(c: Column) -> Expr:
+def column_reference(c: Column) -> Expr:
     return column(c.name, c.type, c.nullable)

@@ -37,7 +37,7 @@ from viewkeeper.errors import BadStatement, EvaluationError, UnknownName, Unsupp
 from viewkeeper.model import types
 from viewkeeper.model.names import backticked
 from viewkeeper.model.schema import Table
-from viewkeeper.plan.catalyst.jvm import alive, explained, local_spark, use_this_python
+from viewkeeper.plan.catalyst.jvm import explain_jvm_error, start_local_spark, translate_jvm_errors, use_this_python
 from viewkeeper.plan.catalyst.raw_tree import Jvm
 from viewkeeper.resources.fork_guard import module_lock
 
@@ -51,12 +51,12 @@ from viewkeeper.resources.fork_guard import module_lock
 
 
 _own_session_lock = module_lock()
-_made: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-_theirs: list[SparkSession | None] = [None]
+_own_sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+_caller_session: list[SparkSession | None] = [None]
 """The session that was PySpark's active one when last it was none of ours: one for all threads."""
 
 
-def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+def create_own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """A session on the same context: Spark's defaults and these settings, whatever the caller configured."""
     with _own_session_lock:
         to_frame = getattr(RDD, "toDF", None)
@@ -65,7 +65,7 @@ def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
         finally:
             if to_frame is not None:  # PySpark lets it make frames of the newest session
                 RDD.toDF = to_frame
-        _made.add(session)
+        _own_sessions.add(session)
     for name in session.conf.getAll:
         if name.startswith("spark.sql.") and name not in settings and session.conf.isModifiable(name):
             session.conf.unset(name)
@@ -75,26 +75,26 @@ def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
 
 
 @contextmanager
-def at_work(session: SparkSession) -> Iterator[None]:
+def activate_session(session: SparkSession) -> Iterator[None]:
     """While this lasts the session is the active one; afterwards the caller's is. Its JVM's end is an error of ours."""
-    with alive(), _active(session):
+    with translate_jvm_errors(), _set_active(session):
         yield
 
 
 @contextmanager
-def _active(session: SparkSession) -> Iterator[None]:
+def _set_active(session: SparkSession) -> Iterator[None]:
     sessions: Any = session._jvm.SparkSession
     before = sessions.getActiveSession()
     with _own_session_lock:
-        if SparkSession._activeSession not in _made:
-            _theirs[0] = SparkSession._activeSession
+        if SparkSession._activeSession not in _own_sessions:
+            _caller_session[0] = SparkSession._activeSession
     sessions.setActiveSession(session._jsparkSession)
     try:
         yield
     finally:
         with _own_session_lock:
-            if SparkSession._activeSession in _made:
-                SparkSession._activeSession = _theirs[0]
+            if SparkSession._activeSession in _own_sessions:
+                SparkSession._activeSession = _caller_session[0]
         if before.isDefined():
             sessions.setActiveSession(before.get())
         else:
@@ -129,15 +129,15 @@ SETTINGS: Mapping[str, str] = {
     ),
 }
 
-TABLE, COLUMN = "viewkeeper.table", "viewkeeper.column"
+TABLE_KEY, COLUMN_KEY = "viewkeeper.table", "viewkeeper.column"
 """Metadata of a registered table's columns."""
 
 _TYPE_NAMES = {types.TINYINT: "byte", types.SMALLINT: "short", types.INT: "integer", types.BIGINT: "long"}
-_WORD = re.compile(r"\w+")
+_WORD_PATTERN = re.compile(r"\w+")
 
 
 @dataclass
-class _Front:
+class _FrontEnd:
     """What is kept for one session: its JVM objects, and the tables registered so far by lower-case name."""
 
     jvm: Jvm
@@ -146,91 +146,91 @@ class _Front:
 
 
 _lock = module_lock()
-_fronts: weakref.WeakKeyDictionary[SparkSession, _Front] = weakref.WeakKeyDictionary()
+_front_ends: weakref.WeakKeyDictionary[SparkSession, _FrontEnd] = weakref.WeakKeyDictionary()
 
 
 def front_session(spark: SparkSession | None) -> SparkSession:
     """A session with pinned settings: on the given session's context, or on a local one that is started."""
-    with alive():
-        found = local_spark() if spark is None else spark
+    with translate_jvm_errors():
+        found = start_local_spark() if spark is None else spark
         use_this_python(found.sparkContext)
-        return own_session(found, SETTINGS)
+        return create_own_session(found, SETTINGS)
 
 
 @dataclass(frozen=True)
-class Analysed:
+class AnalysedQuery:
     """A query as Spark understands it: the live analysed and optimised plans, and the names of its columns."""
 
     jvm: Jvm
-    analysed: Any
+    analysed_plan: Any
     execution: Any
     optimiser: Any
 
     @property
-    def optimised(self) -> Any:
-        with translated():
+    def optimised_plan(self) -> Any:
+        with translate_errors():
             return self.execution.optimizedPlan()
 
-    def within_lateral(self) -> Any:
+    def lateral_plan(self) -> Any:
         """The analysed plan of the one LATERAL subquery."""
-        node = self.analysed
+        node = self.analysed_plan
         while node.nodeName() != "LateralJoin":
             node = node.children().head()
         return node.right().plan()
 
-    def optimise(self, part: Any) -> Any:
+    def optimise(self, plan: Any) -> Any:
         """A part of the analysed plan, optimised by itself."""
-        with translated():
-            return self.optimiser.execute(part)
+        with translate_errors():
+            return self.optimiser.execute(plan)
 
 
-def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analysed:
+def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> AnalysedQuery:
     """Parse and analyse one query. Nothing runs: a statement that is no query is refused before that."""
     with _lock:
-        front = _front(spark)
+        front = _front_end(spark)
         _register(spark, front, sql, tables)
     state = spark._jsparkSession.sessionState()
-    with translated():
+    with translate_errors():
         parsed = state.sqlParser().parsePlan(sql)
         if any(kind.isInstance(parsed) for kind in front.commands):
             raise BadStatement("Only a query (SELECT …) can define a view.")
         execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
-        return Analysed(front.jvm, execution.analyzed(), execution, state.optimizer())
+        return AnalysedQuery(front.jvm, execution.analyzed(), execution, state.optimizer())
 
 
-def _front(spark: SparkSession) -> _Front:
-    if spark not in _fronts:
+def _front_end(spark: SparkSession) -> _FrontEnd:
+    if spark not in _front_ends:
         package = "org.apache.spark.sql.catalyst.plans.logical."
         kinds = ("Command", "ParsedStatement", "CompoundBody")
         find = spark._jvm.java.lang.Class.forName
-        _fronts[spark] = _Front(Jvm(spark._jvm), tuple(find(package + kind) for kind in kinds))
-    return _fronts[spark]
+        _front_ends[spark] = _FrontEnd(Jvm(spark._jvm), tuple(find(package + kind) for kind in kinds))
+    return _front_ends[spark]
 
 
-def _register(spark: SparkSession, front: _Front, sql: str, tables: Mapping[str, Table]) -> None:
+def _register(spark: SparkSession, front_end: _FrontEnd, sql: str, tables: Mapping[str, Table]) -> None:
     """Register the tables that the query may mean; forget those that are gone or have changed."""
     known = {name.lower(): table for name, table in tables.items()}
-    for name in [n for n, table in front.registered.items() if known.get(n) != table]:
+    for name in [n for n, table in front_end.registered.items() if known.get(n) != table]:
         spark.catalog.dropTempView(name)
-        del front.registered[name]
-    words = {w.lower() for w in _WORD.findall(sql)}
+        del front_end.registered[name]
+    words = {w.lower() for w in _WORD_PATTERN.findall(sql)}
     for name, table in known.items():
         # A name that is no plain word could be quoted in more than one way: register it always.
-        if name not in front.registered and (name in words or not _WORD.fullmatch(name)):
-            schema = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(_schema(table)))
+        if name not in front_end.registered and (name in words or not _WORD_PATTERN.fullmatch(name)):
+            schema = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(_schema_json(table)))
             rows = spark._jsparkSession.createDataFrame(spark.sparkContext._jsc.emptyRDD(), schema)
             rows.createOrReplaceTempView(backticked(name))
-            front.registered[name] = table
+            front_end.registered[name] = table
 
 
-def _schema(table: Table) -> dict[str, Any]:
+def _schema_json(table: Table) -> dict[str, Any]:
     key = {c.name for c in table.key_columns} if not table.is_view else set()
     fields = [
         {
             "name": c.name,
             "type": _TYPE_NAMES.get(c.type, str(c.type)),
             "nullable": c.nullable and c.name not in key,
-            "metadata": {TABLE: table.id, COLUMN: c.inside},
+            "metadata": {TABLE_KEY: table.id, COLUMN_KEY: c.internal_name},
         }
         for c in table.columns
     ]
@@ -238,16 +238,16 @@ def _schema(table: Table) -> dict[str, Any]:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Spark's errors as ours, in a line or two, and without PySpark's own report on standard error."""
-    with _unreported():
+    with _silence_reports():
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:
-            raise explained(error) or _translate(error) from None
+            raise explain_jvm_error(error) or _translate(error) from None
 
 
-class _SilentThreads(logging.Filter):
+class _ThreadLogFilter(logging.Filter):
     """Drops what PySpark logs in threads whose errors are translated; other threads, and the user's own, are logged."""
 
     def __init__(self) -> None:
@@ -258,22 +258,22 @@ class _SilentThreads(logging.Filter):
         return not getattr(self.local, "silent", False)
 
 
-_silent_threads = _SilentThreads()
+_thread_log_filter = _ThreadLogFilter()
 
 
 @contextmanager
-def _unreported() -> Iterator[None]:
+def _silence_reports() -> Iterator[None]:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).addFilter(_silent_threads)  # a second time changes nothing
-    before = getattr(_silent_threads.local, "silent", False)
-    _silent_threads.local.silent = True
+        PySparkLogger.getLogger(name).addFilter(_thread_log_filter)  # a second time changes nothing
+    before = getattr(_thread_log_filter.local, "silent", False)
+    _thread_log_filter.local.silent = True
     try:
         yield
     finally:
-        _silent_threads.local.silent = before
+        _thread_log_filter.local.silent = before
 
 
-_EVALUATION = (
+_EVALUATION_ERRORS = (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
     DateTimeException,
@@ -290,20 +290,20 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
     else:
         message, condition, parameters = str(error.java_exception.toString()), "", {}
     if "StackOverflowError" in message or condition == "FAILED_TO_PARSE_TOO_COMPLEX":
-        return too_deep()
+        return nesting_error()
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
         return UnknownName(f"There is no table or view {parameters.get('relationName', '').replace('`', '')}.")
     if condition.startswith("UNRESOLVED_COLUMN"):
         near = parameters.get("proposal", "").replace("`", "")
         hint = f"Did you mean one of: {near}?" if near else "DESCRIBE lists a table's columns."
         return UnknownName(f"There is no column {parameters.get('objectName', '').replace('`', '')}.", hint=hint)
-    if isinstance(error, _EVALUATION):
+    if isinstance(error, _EVALUATION_ERRORS):
         return EvaluationError(f"The query fails on its values: {first_lines(message)}", hint="")
     kind = Unsupported if condition.startswith("UNSUPPORTED") else BadStatement
     return kind(f"The query is not valid: {first_lines(message)}")
 
 
-def too_deep() -> BadStatement:
+def nesting_error() -> BadStatement:
     """The error for a query that goes beyond the stack of Spark's parser, or of our reader."""
     return BadStatement(
         "The query is nested too deeply, or one expression of it has too many parts.",

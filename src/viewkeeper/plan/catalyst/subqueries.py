@@ -21,14 +21,14 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Kind
-from viewkeeper.plan.catalyst.expressions import Scope, Special, conjuncts, connected, null, raising
+from viewkeeper.plan.catalyst.expressions import Scope, SpecialReader, conjuncts, connect, null_literal, raise_error
 from viewkeeper.plan.catalyst.raw_tree import RawExpr, RawNode
-from viewkeeper.plan.catalyst.resolved_node import Ids, Reader, Relation, reference
+from viewkeeper.plan.catalyst.resolved_node import ExprIds, Reader, ResolvedNode, column_reference
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node
 
 SUBQUERY = "ScalarSubquery"
-_TOO_MANY = Expr(
+_TOO_MANY_ROWS = Expr(
     "literal",
     types.STRING,
     value="SCALAR_SUBQUERY_TOO_MANY_ROWS: more than one row returned by a subquery used as an expression",
@@ -39,70 +39,70 @@ _ONE_LONG = Expr("literal", types.BIGINT, value=1, nullable=False)
 
 
 @dataclass
-class Scalars:
+class ScalarSubqueries:
     """The subqueries met in one node's expressions; `refuse` says where there must be none."""
 
     reader: Reader
-    refuse: str = ""
-    found: dict[str, Relation] = field(default_factory=dict)
+    forbidden_place: str = ""
+    relations: dict[str, ResolvedNode] = field(default_factory=dict)
 
-    def scope(self, columns: Mapping[int, Column], special: Special = lambda _: None) -> Scope:
+    def scope(self, columns: Mapping[int, Column], special: SpecialReader = lambda _: None) -> Scope:
         def read(raw: RawExpr) -> Expr | None:
             if raw.op == SUBQUERY:
-                return reference(self._relation(raw).node.columns[0])
+                return column_reference(self._relation(raw).node.columns[0])
             if raw.op == "GetStructField" and raw.args[0].op == SUBQUERY:
                 relation = self._relation(raw.args[0])
                 if relation.node.columns[0].type.kind is not Kind.STRUCT or len(relation.node.columns) > 1:
-                    return reference(relation.node.columns[int(raw.fields["ordinal"])])
+                    return column_reference(relation.node.columns[int(raw.fields["ordinal"])])
             return special(raw)
 
         return Scope(columns, read)
 
-    def joined(self, node: Node) -> Node:
+    def cross_join(self, node: Node) -> Node:
         """The node crossed with every one-row relation."""
-        for relation in self.found.values():
+        for relation in self.relations.values():
             node = nodes.Join("inner", node, relation.node, None)
         return node
 
     @property
-    def ids(self) -> Ids:
-        return tuple(None for relation in self.found.values() for _ in relation.node.columns)
+    def ids(self) -> ExprIds:
+        return tuple(None for relation in self.relations.values() for _ in relation.node.columns)
 
-    def _relation(self, raw: RawExpr) -> Relation:
-        if self.refuse:
+    def _relation(self, raw: RawExpr) -> ResolvedNode:
+        if self.forbidden_place:
             raise Unsupported(
-                f"A scalar subquery {self.refuse} is not supported.", hint="Compute it in a join instead."
+                f"A scalar subquery {self.forbidden_place} is not supported.", hint="Compute it in a join instead."
             )
         same = json.dumps(raw.fields["plan"])
-        if same not in self.found:
+        if same not in self.relations:
             if raw.args:
                 raise Unsupported("A correlated subquery that Spark cannot turn into a join is not supported.")
-            self.found[same] = _one_row(self.reader, raw)
-        return self.found[same]
+            self.relations[same] = _one_row_relation(self.reader, raw)
+        return self.relations[same]
 
 
-def _one_row(reader: Reader, raw: RawExpr) -> Relation:
-    plan = raw.jvm.plan(raw.live.plan())
-    if (inner := _existence(plan)) is not None:
-        return _counted(reader, *inner)
-    relation = _plain(reader, plan)
+def _one_row_relation(reader: Reader, raw: RawExpr) -> ResolvedNode:
+    plan = raw.jvm.read_plan(raw.jvm_object.plan())
+    if (inner := _match_existence(plan)) is not None:
+        return _existence_relation(reader, *inner)
+    relation = _subquery_relation(reader, plan)
     if _is_one_row(plan):
         return relation
-    limit = plan.live.maxRows()
+    limit = plan.jvm_object.maxRows()
     at_most_one = bool(limit.isDefined()) and int(limit.get()) <= 1
-    return _guarded(reader, relation, at_most_one)
+    return _enforce_one_row(reader, relation, at_most_one)
 
 
-def _plain(reader: Reader, plan: RawNode) -> Relation:
+def _subquery_relation(reader: Reader, plan: RawNode) -> ResolvedNode:
     """The subquery's plan; of a merged one, the struct's fields as columns."""
     exprs: list[RawExpr] = plan.exprs.get("projectList", [])
     struct = exprs[0].args[0] if len(exprs) == 1 and exprs[0].args else None
     if plan.op == "Project" and struct is not None and struct.op == "CreateNamedStruct":
         child = reader.read(plan.children[0])
         scope = Scope(child.columns)
-        return reader.projected(child, [(None, scope.read(value)) for value in struct.args[1::2]])
-    relation = reader.exactly(reader.read(plan), plan.output)
-    return Relation(relation.node, (None,) * len(relation.ids))
+        return reader.project(child, [(None, scope.read(value)) for value in struct.args[1::2]])
+    relation = reader.select_exactly(reader.read(plan), plan.output)
+    return ResolvedNode(relation.node, (None,) * len(relation.ids))
 
 
 def _is_one_row(plan: RawNode) -> bool:
@@ -111,22 +111,26 @@ def _is_one_row(plan: RawNode) -> bool:
     return plan.op == "OneRowRelation" or (plan.op == "Aggregate" and not plan.exprs.get("groupingExpressions"))
 
 
-def _guarded(reader: Reader, relation: Relation, at_most_one: bool) -> Relation:
-    values = [Call(reader.fresh(), "Max", (reference(c),), c.type, nullable=True) for c in relation.node.columns]
+def _enforce_one_row(reader: Reader, relation: ResolvedNode, at_most_one: bool) -> ResolvedNode:
+    values = [
+        Call(reader.new_name(), "Max", (column_reference(c),), c.type, nullable=True) for c in relation.node.columns
+    ]
     if at_most_one:
-        return Relation(nodes.Aggregate(relation.node, (), tuple(values)), (None,) * len(values))
-    count = Call(reader.fresh(), "Count", (_ONE,), types.BIGINT, nullable=False)
+        return ResolvedNode(nodes.Aggregate(relation.node, (), tuple(values)), (None,) * len(values))
+    count = Call(reader.new_name(), "Count", (_ONE,), types.BIGINT, nullable=False)
     node = nodes.Aggregate(relation.node, (), (*values, count))
-    checked = [(None, _unless_many(count, call)) for call in values]
-    return reader.projected(Relation(node, (None,) * len(node.columns)), checked)
+    checked = [(None, _raise_if_several(count, call)) for call in values]
+    return reader.project(ResolvedNode(node, (None,) * len(node.columns)), checked)
 
 
-def _unless_many(count: Call, value: Call) -> Expr:
-    many = Expr("GreaterThan", types.BOOLEAN, (reference(count.column), _ONE_LONG), None, count.nullable)
-    return Expr("If", value.type, (many, raising(_TOO_MANY, value.type), reference(value.column)), None, True)
+def _raise_if_several(count: Call, value: Call) -> Expr:
+    many = Expr("GreaterThan", types.BOOLEAN, (column_reference(count.column), _ONE_LONG), None, count.nullable)
+    return Expr(
+        "If", value.type, (many, raise_error(_TOO_MANY_ROWS, value.type), column_reference(value.column)), None, True
+    )
 
 
-def _existence(plan: RawNode) -> tuple[RawNode, RawExpr] | None:
+def _match_existence(plan: RawNode) -> tuple[RawNode, RawExpr] | None:
     """(rows, constant) of `LIMIT 1` over a projection to one constant; None for any other plan."""
     if plan.op != "GlobalLimit" or plan.exprs["limitExpr"].fields.get("value") != "1":
         return None
@@ -139,18 +143,18 @@ def _existence(plan: RawNode) -> tuple[RawNode, RawExpr] | None:
     return below.children[0], exprs[0].args[0]
 
 
-def _counted(reader: Reader, rows: RawNode, constant: RawExpr) -> Relation:
+def _existence_relation(reader: Reader, rows: RawNode, constant: RawExpr) -> ResolvedNode:
     child = reader.read(rows)
-    count = Call(reader.fresh(), "Count", (_ONE,), types.BIGINT, nullable=False)
+    count = Call(reader.new_name(), "Count", (_ONE,), types.BIGINT, nullable=False)
     node = nodes.Aggregate(child.node, (), (count,))
     value = Scope({}).read(constant)
     zero = Expr("literal", types.BIGINT, value=0, nullable=False)
-    some = Expr("GreaterThan", types.BOOLEAN, (reference(count.column), zero), None, False)
-    exists = Expr("If", value.type, (some, value, null(value.type)), None, True)
-    return reader.projected(Relation(node, (None,)), [(None, exists)])
+    some = Expr("GreaterThan", types.BOOLEAN, (column_reference(count.column), zero), None, False)
+    exists = Expr("If", value.type, (some, value, null_literal(value.type)), None, True)
+    return reader.project(ResolvedNode(node, (None,)), [(None, exists)])
 
 
-def read_single_join(reader: Reader, left: Relation, right: Relation, condition: Expr | None) -> Relation:
+def read_single_join(reader: Reader, left: ResolvedNode, right: ResolvedNode, condition: Expr | None) -> ResolvedNode:
     """A left outer join in which more than one match is an error: a correlated subquery without an aggregate.
 
     The right side is grouped by its side of the equalities, with a count; the error is raised above the join, so only
@@ -170,15 +174,17 @@ def read_single_join(reader: Reader, left: Relation, right: Relation, condition:
                 "A correlated scalar subquery without an aggregate must compare with = only.",
                 hint="Put max() or another aggregate around its value.",
             )
-        key = keys.setdefault(sides[0], Named(reader.fresh(), sides[0]))
-        args = tuple(reference(key.column) if a == sides[0] else a for a in part.args)
+        key = keys.setdefault(sides[0], Named(reader.new_name(), sides[0]))
+        args = tuple(column_reference(key.column) if a == sides[0] else a for a in part.args)
         parts.append(Expr(part.op, part.type, args, part.value, part.nullable))
-    values = {c.name: Call(reader.fresh(), "Max", (reference(c),), c.type) for c in right.node.columns}
-    count = Call(reader.fresh(), "Count", (_ONE,), types.BIGINT, nullable=False)
+    values = {c.name: Call(reader.new_name(), "Max", (column_reference(c),), c.type) for c in right.node.columns}
+    count = Call(reader.new_name(), "Count", (_ONE,), types.BIGINT, nullable=False)
     grouped = nodes.Aggregate(right.node, tuple(keys.values()), (*values.values(), count))
-    joined = nodes.Join("left", left.node, grouped, connected("And", parts) if parts else None)
+    joined = nodes.Join("left", left.node, grouped, connect("And", parts) if parts else None)
     outer = {c.name: c for c in joined.columns}
     counted = Call(count.name, count.function, count.args, count.type)
-    exprs = [(i, reference(outer[c.name])) for i, c in zip(left.ids, left.node.columns, strict=True)]
-    exprs += [(i, _unless_many(counted, values[c.name])) for i, c in zip(right.ids, right.node.columns, strict=True)]
-    return reader.projected(Relation(joined, (None,) * len(joined.columns)), exprs)
+    exprs = [(i, column_reference(outer[c.name])) for i, c in zip(left.ids, left.node.columns, strict=True)]
+    exprs += [
+        (i, _raise_if_several(counted, values[c.name])) for i, c in zip(right.ids, right.node.columns, strict=True)
+    ]
+    return reader.project(ResolvedNode(joined, (None,) * len(joined.columns)), exprs)

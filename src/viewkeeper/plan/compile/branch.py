@@ -32,33 +32,33 @@ class Branch:
     sign: int = 1
     times: tuple[Expr, ...] = ()
 
-    def negated(self) -> Branch:
+    def negate(self) -> Branch:
         return replace(self, sign=-self.sign)
 
-    def filtered(self, condition: Expr | None) -> Branch:
-        return replace(self, where=(*self.where, *(self.see(c) for c in conjuncts(condition))))
+    def add_filter(self, condition: Expr | None) -> Branch:
+        return replace(self, where=(*self.where, *(self.resolve(c) for c in conjuncts(condition))))
 
-    def projected(self, exprs: Iterable[Named]) -> Branch:
-        return replace(self, columns={n.name: self.see(n.expr) for n in exprs})
+    def project(self, exprs: Iterable[Named]) -> Branch:
+        return replace(self, columns={n.name: self.resolve(n.expr) for n in exprs})
 
-    def renamed(self, names: Mapping[str, str]) -> Branch:
+    def rename(self, names: Mapping[str, str]) -> Branch:
         """The same rows with plan columns under new names: new → old."""
         return replace(self, columns={new: self.columns[old] for new, old in names.items()})
 
-    def see(self, expr: Expr) -> Expr:
+    def resolve(self, expr: Expr) -> Expr:
         """The expression in terms of the source's columns."""
         return substitute(expr, self.columns)
 
-    def segment(
+    def build_segment(
         self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False, ordered: bool = False
     ) -> Segment:
         """The pending steps and a last projection (over plan columns) as one segment."""
-        seen = tuple(Named(n.name, self.see(n.expr)) for n in exprs)
+        seen = tuple(Named(n.name, self.resolve(n.expr)) for n in exprs)
         return Segment(self.source.id, self.where, seen, key, gather, self.sign, self.times, ordered)
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Node):
+class CompiledNode(Node):
     """A node that is compiled already: so two joins read it and it is compiled once."""
 
     node: Node
@@ -98,14 +98,14 @@ def conjunction(conditions: Sequence[Expr]) -> Expr | None:
     return result
 
 
-def raises(exprs: Iterable[Expr]) -> bool:
+def can_any_raise(exprs: Iterable[Expr]) -> bool:
     return any(can_raise(e) for e in exprs)
 
 
-def positional(columns: Sequence[Column], prefix: str) -> dict[str, Column]:
+def positional_columns(columns: Sequence[Column], prefix: str) -> dict[str, Column]:
     """Plan column → the column of that position: names inside the dataflow are positions, so equal plans are equal."""
     return {c.name: Column(f"{prefix}{i}", c.type, c.nullable) for i, c in enumerate(columns)}
 
 
-def reference(col: Column) -> Expr:
+def column_reference(col: Column) -> Expr:
     return column(col.name, col.type, col.nullable)

@@ -5,25 +5,25 @@ from __future__ import annotations
 from viewkeeper.syntax import alter, indexes, statements
 
 
-def outcome(statement: statements.Statement, was_there: bool) -> str:
+def describe_outcome(statement: statements.Statement, existed: bool) -> str:
     """`was_there`: whether something of the statement's name was there before it ran."""
     match statement:
         case statements.CreateTable():
-            return _created("table", statement.name, statement.if_not_exists and was_there)
+            return _creation_text("table", statement.name, statement.if_not_exists and existed)
         case indexes.CreateIndex():
-            return _created("index", statement.name, statement.if_not_exists and was_there)
+            return _creation_text("index", statement.name, statement.if_not_exists and existed)
         case indexes.CreateCluster():
-            return _created("view", statement.name, statement.if_not_exists and was_there)
+            return _creation_text("view", statement.name, statement.if_not_exists and existed)
         case statements.CreateView():
-            if statement.or_replace and was_there:
+            if statement.or_replace and existed:
                 return f"view {statement.name} replaced"
-            return _created("view", statement.name, statement.if_not_exists and was_there)
+            return _creation_text("view", statement.name, statement.if_not_exists and existed)
         case statements.DropTable():
-            return _dropped("table", statement.name, was_there)
+            return _drop_text("table", statement.name, existed)
         case statements.DropView():
-            return _dropped("view", statement.name, was_there)
+            return _drop_text("view", statement.name, existed)
         case indexes.DropIndex():
-            return _dropped("index", statement.name, was_there)
+            return _drop_text("index", statement.name, existed)
         case indexes.RenameIndex():
             return f"index {statement.name} renamed to {statement.to}"
         case alter.Rename():
@@ -34,9 +34,9 @@ def outcome(statement: statements.Statement, was_there: bool) -> str:
             return f"table {getattr(statement, 'table', '')} altered"
 
 
-def _created(kind: str, name: str, is_there: bool) -> str:
-    return f"{kind} {name} is there already" if is_there else f"{kind} {name} created"
+def _creation_text(kind: str, name: str, exists: bool) -> str:
+    return f"{kind} {name} is there already" if exists else f"{kind} {name} created"
 
 
-def _dropped(kind: str, name: str, was_there: bool) -> str:
-    return f"{kind} {name} dropped" if was_there else f"there is no {kind} {name}"
+def _drop_text(kind: str, name: str, existed: bool) -> str:
+    return f"{kind} {name} dropped" if existed else f"there is no {kind} {name}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.operator import Operator
-from viewkeeper.plan.compile.branch import Branch, conjunction, raises
-from viewkeeper.plan.compile.join_tree import Flat, Source
+from viewkeeper.plan.compile.branch import Branch, can_any_raise, conjunction
+from viewkeeper.plan.compile.join_tree import FlatJoin, JoinInput
 from viewkeeper.plan.logical.nodes import Expr, Node
 from viewkeeper.plan.logical.unique_keys import unique_keys
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Edge:
+class JoinEdge:
     """`left` of relation `a` equals `right` of relation `b`. `owner`: the optional relation whose ON it is part of."""
 
     a: int
@@ -35,9 +35,9 @@ class Edge:
     def other(self, relation: int) -> int:
         return self.b if relation == self.a else self.a
 
-    def named(self, relation: int, name: Expr) -> Edge:
+    def replace_side(self, relation: int, expr: Expr) -> JoinEdge:
         """The edge with a column in the place of what it compares of a relation."""
-        return replace(self, left=name) if relation == self.a else replace(self, right=name)
+        return replace(self, left=expr) if relation == self.a else replace(self, right=expr)
 
     @property
     def equality(self) -> Expr:
@@ -45,60 +45,62 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Relation:
+class JoinRelation:
     """One input of the join: its branches, the plan columns that it must give, and its size for the cost model."""
 
     branches: list[Branch]
     columns: tuple[Column, ...]
     size: float
     """Rows before its own conditions, as far as the cost model knows."""
-    share: float
+    selectivity: float
     """The part of them that the conditions keep: a guess."""
     unique: tuple[frozenset[str], ...]
     """Sets of plan columns that are proven unique."""
-    computed: bool
+    is_computed: bool
     """Whether the join compares a column that can raise: it is made when a row comes, so the rows are kept with it."""
     node: Node
-    how: str = "inner"
+    join_type: str = "inner"
     """inner, left or anti, as in `flatten.Source`."""
 
     @property
     def rows(self) -> float:
-        return self.size * self.share
+        return self.size * self.selectivity
 
     @property
     def is_optional(self) -> bool:
-        return self.how != "inner"
+        return self.join_type != "inner"
 
     @property
     def table(self) -> int | None:
         """The base table that it is, seen through its own conditions; None if it is computed."""
-        return self.branches[0].source.changes_of if len(self.branches) == 1 and not self.computed else None
+        return self.branches[0].source.input_table if len(self.branches) == 1 and not self.is_computed else None
 
-    def stored(self, expr: Expr) -> str | None:
+    def stored_column(self, expr: Expr) -> str | None:
         """The base column behind an expression, if it is nothing but one."""
-        seen = self.branches[0].see(expr) if self.table is not None else None
+        seen = self.branches[0].resolve(expr) if self.table is not None else None
         return seen.value if seen is not None and seen.op == "column" else None
 
 
-def classify(flat: Flat, owner: Mapping[str, int]) -> tuple[list[Edge], list[list[Expr]], list[Expr], list[list[Expr]]]:
+def classify_conditions(
+    flat: FlatJoin, owner: Mapping[str, int]
+) -> tuple[list[JoinEdge], list[list[Expr]], list[Expr], list[list[Expr]]]:
     """Edges; conditions on one relation alone, by relation; those over several; what else each ON asks for."""
-    edges: list[Edge] = []
-    local: list[list[Expr]] = [[] for _ in flat.sources]
+    edges: list[JoinEdge] = []
+    local: list[list[Expr]] = [[] for _ in flat.inputs]
     across: list[Expr] = []
     for condition in flat.conditions:
         touched = {owner[c] for c in condition.columns()}
-        is_inner = all(flat.sources[i].how == "inner" for i in touched)
-        if len(touched) == 1 and is_inner and not raises([condition]):
+        is_inner = all(flat.inputs[i].join_type == "inner" for i in touched)
+        if len(touched) == 1 and is_inner and not can_any_raise([condition]):
             local[touched.pop()].append(condition)
-        elif is_inner and (edge := _edge(condition, owner)) is not None:
+        elif is_inner and (edge := _join_edge(condition, owner)) is not None:
             edges.append(edge)
         else:
             across.append(condition)
-    on: list[list[Expr]] = [[] for _ in flat.sources]
-    for i, source in enumerate(flat.sources):
+    on: list[list[Expr]] = [[] for _ in flat.inputs]
+    for i, source in enumerate(flat.inputs):
         for condition in source.on:
-            edge = _edge(condition, owner)
+            edge = _join_edge(condition, owner)
             if edge is not None and i in (edge.a, edge.b):
                 edges.append(replace(edge, owner=i))
             else:
@@ -106,36 +108,40 @@ def classify(flat: Flat, owner: Mapping[str, int]) -> tuple[list[Edge], list[lis
     return edges, local, across, on
 
 
-def _edge(condition: Expr, owner: Mapping[str, int]) -> Edge | None:
+def _join_edge(condition: Expr, owner: Mapping[str, int]) -> JoinEdge | None:
     if condition.op not in ("EqualTo", "EqualNullSafe"):
         return None
     left, right = condition.args
     a, b = ({owner[c] for c in side.columns()} for side in (left, right))
-    if len(a) != 1 or len(b) != 1 or a == b or raises([left, right]):
+    if len(a) != 1 or len(b) != 1 or a == b or can_any_raise([left, right]):
         return None
-    return Edge(a.pop(), b.pop(), left, right, condition.op == "EqualNullSafe")
+    return JoinEdge(a.pop(), b.pop(), left, right, condition.op == "EqualNullSafe")
 
 
-def relation_of(
-    compiler: Compiler, source: Source, local: list[Expr], used: frozenset[str], compared: frozenset[str]
-) -> Relation:
-    columns = tuple(c for c in source.node.columns if c.name in used)
+def compile_relation(
+    compiler: Compiler,
+    source: JoinInput,
+    local: list[Expr],
+    used_columns: frozenset[str],
+    compared_columns: frozenset[str],
+) -> JoinRelation:
+    columns = tuple(c for c in source.node.columns if c.name in used_columns)
     branches = compiler.compile(source.node, frozenset(c.name for c in columns))
     if local:
-        branches = [b.filtered(conjunction(local)) for b in branches]
+        branches = [b.add_filter(conjunction(local)) for b in branches]
     unique = tuple(frozenset(k) for k in unique_keys(source.node, compiler.tables))
-    computed = raises(b.columns[c.name] for b in branches for c in columns if c.name in compared)
-    table = branches[0].source.changes_of
+    computed = can_any_raise(b.columns[c.name] for b in branches for c in columns if c.name in compared_columns)
+    table = branches[0].source.input_table
     if len(branches) == 1 and table is not None:
-        size, share = float(compiler.sizes.get(table, 0)), _share(branches[0].where)
+        size, share = float(compiler.sizes.get(table, 0)), _estimate_selectivity(branches[0].where)
     else:
         # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
-        sizes = [compiler.sizes.get(s, 0) for s in _tables(compiler, branches)]
+        sizes = [compiler.sizes.get(s, 0) for s in _base_tables(compiler, branches)]
         size, share = max(sizes, default=0) * 0.5, 1.0
-    return Relation(branches, columns, size, share, unique, computed, source.node, source.how)
+    return JoinRelation(branches, columns, size, share, unique, computed, source.node, source.join_type)
 
 
-def _share(where: Sequence[Expr]) -> float:
+def _estimate_selectivity(where: Sequence[Expr]) -> float:
     """A guess of the share of rows that conditions keep; a test for NULL keeps nearly all."""
     share = 1.0
     for condition in where:
@@ -143,7 +149,7 @@ def _share(where: Sequence[Expr]) -> float:
     return share
 
 
-def _tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
+def _base_tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
     """The base tables below these branches. Operators are shared, so each is visited once."""
     waiting: list[Operator] = [b.source for b in branches]
     visited: dict[str, Operator] = {}
@@ -152,54 +158,59 @@ def _tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
         if operator.id not in visited:
             visited[operator.id] = operator
             waiting.extend(compiler.operators[s.source] for s in operator.segments())
-    return {operator.changes_of for operator in visited.values() if operator.changes_of is not None}
+    return {operator.input_table for operator in visited.values() if operator.input_table is not None}
 
 
-def fan_out(relations: list[Relation], index: int, links: list[Edge], edges: list[Edge]) -> float:
+def estimate_fan_out(
+    relations: list[JoinRelation], index: int, usable_edges: list[JoinEdge], edges: list[JoinEdge]
+) -> float:
     """How many rows of a relation are expected for one row that is looked up by these edges."""
     relation = relations[index]
-    if not links:
+    if not usable_edges:
         return relation.size
-    if any(key <= {name_of(e.side(index)) for e in links} for key in relation.unique):
+    if any(key <= {column_name(e.side(index)) for e in usable_edges} for key in relation.unique):
         return 1.0
     # At least two: where sizes are not known yet (a view over empty tables), a unique key still comes first.
-    return max(2.0, relation.size / max(_distinct(relations, index, e, edges) for e in links))
+    return max(2.0, relation.size / max(_estimate_distinct(relations, index, e, edges) for e in usable_edges))
 
 
-def _distinct(relations: list[Relation], index: int, edge: Edge, edges: list[Edge]) -> float:
+def _estimate_distinct(relations: list[JoinRelation], index: int, edge: JoinEdge, edges: list[JoinEdge]) -> float:
     """The number of values of an edge's column: the size of the table whose key it refers to, or a tenth of its own."""
-    alike = {name_of(edge.side(index))}
+    alike = {column_name(edge.side(index))}
     for _ in edges:
         alike |= {
-            name_of(e.side(e.other(x))) for e in edges for x in (e.a, e.b) if name_of(e.side(x)) in alike - {None}
+            column_name(e.side(e.other(x)))
+            for e in edges
+            for x in (e.a, e.b)
+            if column_name(e.side(x)) in alike - {None}
         }
     sizes = [r.size for r in relations for key in r.unique if len(key) == 1 and key <= alike]
     return max(1.0, min([relations[index].size, max(sizes)]) if sizes else relations[index].size / 10)
 
 
-def lookup_edges(
-    compiler: Compiler, relations: list[Relation], index: int, links: list[Edge], edges: list[Edge]
-) -> list[Edge]:
+def choose_lookup_edges(
+    compiler: Compiler, relations: list[JoinRelation], index: int, usable_edges: list[JoinEdge], edges: list[JoinEdge]
+) -> list[JoinEdge]:
     """The edges that make the key: a unique key alone when they cover one (its image exists anyway).
 
     Else a base table is looked up by one column, so that one arrangement serves many views: the one with the most
     values. The other edges are checked after the lookup.
     """
     relation = relations[index]
-    named = {name_of(e.side(index)): e for e in links}
+    named = {column_name(e.side(index)): e for e in usable_edges}
     for key in relation.unique:
         if key and key <= set(named):
             return [named[name] for name in sorted(key)]
-    if len(links) < 2 or relation.table is None or None in named:
-        return links
+    if len(usable_edges) < 2 or relation.table is None or None in named:
+        return usable_edges
     first = compiler.tables[relation.table].key[0].column
 
-    def worth(edge: Edge) -> tuple[float, bool, str]:
+    def worth(edge: JoinEdge) -> tuple[float, bool, str]:
         mine = edge.side(index)
-        return _distinct(relations, index, edge, edges), relation.stored(mine) == first, str(mine.value)
+        return _estimate_distinct(relations, index, edge, edges), relation.stored_column(mine) == first, str(mine.value)
 
-    return [max(links, key=worth)]
+    return [max(usable_edges, key=worth)]
 
 
-def name_of(expr: Expr) -> str | None:
+def column_name(expr: Expr) -> str | None:
     return expr.value if expr.op == "column" else None

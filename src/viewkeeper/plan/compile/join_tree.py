@@ -23,10 +23,21 @@ from dataclasses import dataclass, replace
 from viewkeeper.errors import Defect
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.plan.compile.branch import conjunction, conjuncts, raises, reference, substitute
-from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Filter, Join, Named, Node, Project, Steady, column
+from viewkeeper.plan.compile.branch import can_any_raise, column_reference, conjunction, conjuncts, substitute
+from viewkeeper.plan.logical.nodes import (
+    Aggregate,
+    Call,
+    Consolidation,
+    Expr,
+    Filter,
+    Join,
+    Named,
+    Node,
+    Project,
+    column,
+)
 from viewkeeper.plan.logical.unique_keys import unique_keys
-from viewkeeper.plan.rules.join_keys import Keyed, keyed
+from viewkeeper.plan.rules.join_keys import KeyProjection, add_key_columns
 
 Tables = Mapping[int, Table]
 
@@ -34,128 +45,130 @@ _TRUE = Expr("literal", types.BOOLEAN, value=True, nullable=False)
 
 
 @dataclass(frozen=True)
-class Source:
+class JoinInput:
     """One relation. `how`: inner; left (rows without a match get NULLs); anti (rows with a match go). The match of the
     last two is decided by `on`, over the columns of the relations before it and of its own."""
 
     node: Node
-    how: str = "inner"
+    join_type: str = "inner"
     on: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True)
-class Flat:
+class FlatJoin:
     """A tree of joins: its relations, conditions on their rows, and its columns in terms of the relations' columns."""
 
-    sources: tuple[Source, ...]
+    inputs: tuple[JoinInput, ...]
     conditions: tuple[Expr, ...]
     columns: Mapping[str, Expr]
 
     @property
     def is_join(self) -> bool:
-        return len(self.sources) > 1
+        return len(self.inputs) > 1
 
-    def touched(self, expr: Expr) -> list[Source]:
+    def inputs_of(self, expr: Expr) -> list[JoinInput]:
         """The relations whose columns an expression over the tree's columns is made of."""
         names = substitute(expr, self.columns).columns()
-        return [s for s in self.sources if not names.isdisjoint(c.name for c in s.node.columns)]
+        return [s for s in self.inputs if not names.isdisjoint(c.name for c in s.node.columns)]
 
 
-def leaf(node: Node) -> Flat:
-    return Flat((Source(node),), (), {c.name: reference(c) for c in node.columns})
+def make_leaf(node: Node) -> FlatJoin:
+    return FlatJoin((JoinInput(node),), (), {c.name: column_reference(c) for c in node.columns})
 
 
-def flatten(node: Node, tables: Tables | None = None) -> Flat:
+def flatten(node: Node, tables: Tables | None = None) -> FlatJoin:
     """The relations of a tree of joins. Without `tables` outer and anti joins are left as relations."""
     if isinstance(node, Join):
-        return _join(keyed(node), tables)
-    if isinstance(node, Filter) or (isinstance(node, Project) and not isinstance(node, Keyed)):
+        return _flatten_join(add_key_columns(node), tables)
+    if isinstance(node, Filter) or (isinstance(node, Project) and not isinstance(node, KeyProjection)):
         flat = flatten(node.child, tables)
         if not flat.is_join:
-            return leaf(node)
+            return make_leaf(node)
         if isinstance(node, Project):
             return replace(flat, columns={n.name: substitute(n.expr, flat.columns) for n in node.exprs})
-        return replace(flat, conditions=(*flat.conditions, *_seen(conjuncts(node.condition), flat.columns)))
-    return leaf(node)
+        return replace(flat, conditions=(*flat.conditions, *_resolve_exprs(conjuncts(node.condition), flat.columns)))
+    return make_leaf(node)
 
 
-def _join(node: Join, tables: Tables | None) -> Flat:
-    if node.how == "inner":
-        return _inner(node, tables)
-    if node.how == "semi" and equalities(node):
-        return flatten(as_inner(node), tables)
+def _flatten_join(node: Join, tables: Tables | None) -> FlatJoin:
+    if node.join_type == "inner":
+        return _flatten_inner(node, tables)
+    if node.join_type == "semi" and find_only_equalities(node):
+        return flatten(as_inner_join(node), tables)
     if tables is None:
-        return leaf(node)
-    if node.how == "right":
-        node = replace(node, how="left", left=node.right, right=node.left)
-    if node.how == "anti" and (sides := null_aware(node)) is not None:
-        return flatten(not_in(node, *sides), tables)
-    if node.how == "left":
-        return _optional(node, tables)
-    if node.how == "anti":
-        return _optional(node, tables) if is_by_key(node) else leaf(node)
-    if node.how == "existence" and is_by_key(node):
-        return flatten(_as_left(node, tables), tables)
-    return leaf(node)
+        return make_leaf(node)
+    if node.join_type == "right":
+        node = replace(node, join_type="left", left=node.right, right=node.left)
+    if node.join_type == "anti" and (sides := null_aware_sides(node)) is not None:
+        return flatten(rewrite_not_in(node, *sides), tables)
+    if node.join_type == "left":
+        return _flatten_optional(node, tables)
+    if node.join_type == "anti":
+        return _flatten_optional(node, tables) if is_by_key(node) else make_leaf(node)
+    if node.join_type == "existence" and is_by_key(node):
+        return flatten(_as_left_join(node, tables), tables)
+    return make_leaf(node)
 
 
-def _inner(node: Join, tables: Tables | None) -> Flat:
+def _flatten_inner(node: Join, tables: Tables | None) -> FlatJoin:
     left, right = flatten(node.left, tables), flatten(node.right, tables)
-    for a, b, _ in _equalities(node):
-        left = left if _is_inner_key(left, a) else leaf(node.left)
-        right = right if _is_inner_key(right, b) else leaf(node.right)
+    for a, b, _ in _find_equalities(node):
+        left = left if _is_inner_key(left, a) else make_leaf(node.left)
+        right = right if _is_inner_key(right, b) else make_leaf(node.right)
     columns = {**left.columns, **right.columns}
-    own = _seen(conjuncts(node.condition), columns)
-    return Flat((*left.sources, *right.sources), (*left.conditions, *right.conditions, *own), columns)
+    own = _resolve_exprs(conjuncts(node.condition), columns)
+    return FlatJoin((*left.inputs, *right.inputs), (*left.conditions, *right.conditions, *own), columns)
 
 
-def _optional(node: Join, tables: Tables) -> Flat:
+def _flatten_optional(node: Join, tables: Tables) -> FlatJoin:
     """A left outer or anti join, its right side as an optional relation."""
     on = conjuncts(node.condition)
-    pairs = _equalities(node)
-    if not pairs or raises(on):
-        return leaf(node)
+    pairs = _find_equalities(node)
+    if not pairs or can_any_raise(on):
+        return make_leaf(node)
     theirs = {c.name for c in node.right.columns}
     alone = [c for c in on if c.columns() and c.columns() <= theirs]
     right = node.right if not alone else Filter(node.right, conjunction(alone) or _TRUE)
     on = tuple(c for c in on if c not in alone)
-    if node.how == "anti":
-        right, on = _keys_only(right, pairs, on, tables)
+    if node.join_type == "anti":
+        right, on = _project_keys(right, pairs, on, tables)
     flat = flatten(node.left, tables)
-    if raises(flat.conditions) or not all(_is_key(flat, a, safe) for a, _, safe in pairs):
-        flat = leaf(node.left)
+    if can_any_raise(flat.conditions) or not all(_is_key(flat, a, safe) for a, _, safe in pairs):
+        flat = make_leaf(node.left)
     columns = dict(flat.columns)
-    given = {c.name: reference(Column(c.name, c.type)) for c in right.columns}
-    source = Source(right, node.how, _seen(on, {**columns, **given}))
-    return Flat((*flat.sources, source), flat.conditions, columns if node.how == "anti" else {**columns, **given})
+    given = {c.name: column_reference(Column(c.name, c.type)) for c in right.columns}
+    source = JoinInput(right, node.join_type, _resolve_exprs(on, {**columns, **given}))
+    return FlatJoin(
+        (*flat.inputs, source), flat.conditions, columns if node.join_type == "anti" else {**columns, **given}
+    )
 
 
-def _is_inner_key(flat: Flat, expr: Expr) -> bool:
-    touched = flat.touched(expr)
-    return len(touched) < 2 and all(s.how == "inner" for s in touched)
+def _is_inner_key(flat: FlatJoin, expr: Expr) -> bool:
+    touched = flat.inputs_of(expr)
+    return len(touched) < 2 and all(s.join_type == "inner" for s in touched)
 
 
-def _is_key(flat: Flat, expr: Expr, null_safe: bool) -> bool:
+def _is_key(flat: FlatJoin, expr: Expr, null_safe: bool) -> bool:
     """Whether a side of an equality finds all rows of the left side that have its value."""
-    touched = flat.touched(expr)
+    touched = flat.inputs_of(expr)
     if len(touched) != 1:
         return False
-    return touched[0].how == "inner" or (substitute(expr, flat.columns).op == "column" and not null_safe)
+    return touched[0].join_type == "inner" or (substitute(expr, flat.columns).op == "column" and not null_safe)
 
 
-def _seen(exprs: Iterable[Expr], columns: Mapping[str, Expr]) -> tuple[Expr, ...]:
+def _resolve_exprs(exprs: Iterable[Expr], columns: Mapping[str, Expr]) -> tuple[Expr, ...]:
     return tuple(substitute(e, columns) for e in exprs)
 
 
 # -- equalities -------------------------------------------------------------------------------------------------------
 
 
-def _equalities(node: Join) -> list[tuple[Expr, Expr, bool]]:
+def _find_equalities(node: Join) -> list[tuple[Expr, Expr, bool]]:
     """(left, right, null-safe) for each part of the condition that is an equality between the sides."""
     left, right = ({c.name for c in side.columns} for side in (node.left, node.right))
     found = []
     for condition in conjuncts(node.condition):
-        if condition.op not in ("EqualTo", "EqualNullSafe") or raises([condition]):
+        if condition.op not in ("EqualTo", "EqualNullSafe") or can_any_raise([condition]):
             continue
         a, b = condition.args
         if a.columns() and b.columns() and a.columns() <= right and b.columns() <= left:
@@ -165,84 +178,87 @@ def _equalities(node: Join) -> list[tuple[Expr, Expr, bool]]:
     return found
 
 
-def equalities(node: Join) -> list[tuple[Expr, Expr, bool]] | None:
+def find_only_equalities(node: Join) -> list[tuple[Expr, Expr, bool]] | None:
     """The same if the whole condition consists of them, else None."""
-    found = _equalities(node)
+    found = _find_equalities(node)
     return found if found and len(found) == len(conjuncts(node.condition)) else None
 
 
 def is_by_key(node: Join) -> bool:
     """Whether the match of a row depends on the presence of its key alone: no condition is over both sides."""
-    pairs, on = _equalities(node), conjuncts(node.condition)
+    pairs, on = _find_equalities(node), conjuncts(node.condition)
     left, right = ({c.name for c in side.columns} for side in (node.left, node.right))
     across = [c for c in on if c.columns() & left and c.columns() & right]
-    return bool(pairs) and len(across) == len(pairs) and not raises(on)
+    return bool(pairs) and len(across) == len(pairs) and not can_any_raise(on)
 
 
 # -- joins as other joins ---------------------------------------------------------------------------------------------
 
 
-def as_inner(node: Join) -> Node:
+def as_inner_join(node: Join) -> Node:
     """A semi join on equalities as an inner join with the distinct keys of its right side."""
-    pairs = equalities(node)
+    pairs = find_only_equalities(node)
     if pairs is None:
         raise Defect("A semi join that is no join on equalities was taken for one.")
-    keys = _keys(node.right, pairs)
-    joined = Join("inner", node.left, Aggregate(node.right, keys, ()), conjunction(_equal(pairs, keys)))
-    return Project(joined, tuple(Named(c.name, reference(c)) for c in node.left.columns))
+    keys = _key_exprs(node.right, pairs)
+    joined = Join("inner", node.left, Aggregate(node.right, keys, ()), conjunction(_equality_conditions(pairs, keys)))
+    return Project(joined, tuple(Named(c.name, column_reference(c)) for c in node.left.columns))
 
 
-def _as_left(node: Join, tables: Tables) -> Node:
+def _as_left_join(node: Join, tables: Tables) -> Node:
     """An existence join as a left join with the distinct keys of its right side, and a flag beside them."""
-    if node.exists is None:
+    if node.existence_column is None:
         raise Defect("An existence join has no column for what it found.")
-    pairs, on = _equalities(node), conjuncts(node.condition)
+    pairs, on = _find_equalities(node), conjuncts(node.condition)
     theirs = {c.name for c in node.right.columns}
     alone = [c for c in on if c.columns() and c.columns() <= theirs]
     right = node.right if not alone else Filter(node.right, conjunction(alone) or _TRUE)
-    keys, on = _keys_only(right, pairs, tuple(c for c in on if c not in alone), tables)
+    keys, on = _project_keys(right, pairs, tuple(c for c in on if c not in alone), tables)
     flag = Column(f"{node.right.columns[0].name}!exists", types.BOOLEAN)
-    flagged = Project(keys, (*(Named(c.name, reference(c)) for c in keys.columns), Named(flag.name, _TRUE)))
+    flagged = Project(keys, (*(Named(c.name, column_reference(c)) for c in keys.columns), Named(flag.name, _TRUE)))
     joined = Join("left", node.left, flagged, conjunction(on))
-    exists = Named(node.exists, Expr("IsNotNull", types.BOOLEAN, (reference(flag),), nullable=False))
-    return Project(joined, (*(Named(c.name, reference(c)) for c in node.left.columns), exists))
+    exists = Named(node.existence_column, Expr("IsNotNull", types.BOOLEAN, (column_reference(flag),), nullable=False))
+    return Project(joined, (*(Named(c.name, column_reference(c)) for c in node.left.columns), exists))
 
 
-def _keys_only(
+def _project_keys(
     right: Node, pairs: list[tuple[Expr, Expr, bool]], on: tuple[Expr, ...], tables: Tables
 ) -> tuple[Node, tuple[Expr, ...]]:
     """The keys of a right side, each once, and the condition over them."""
-    keys = _keys(right, pairs)
+    keys = _key_exprs(right, pairs)
     plain = {k.expr.value for k in keys if k.expr.op == "column"}
     is_unique = any(key and set(key) <= plain for key in unique_keys(right, tables))
     theirs = {c.name for c in right.columns}
     others = [c for c in on if not c.columns() & theirs]
-    return Project(right, keys) if is_unique else Aggregate(right, keys, ()), (*_equal(pairs, keys), *others)
+    return Project(right, keys) if is_unique else Aggregate(right, keys, ()), (
+        *_equality_conditions(pairs, keys),
+        *others,
+    )
 
 
-def _keys(right: Node, pairs: list[tuple[Expr, Expr, bool]]) -> tuple[Named, ...]:
+def _key_exprs(right: Node, pairs: list[tuple[Expr, Expr, bool]]) -> tuple[Named, ...]:
     base = right.columns[0].name
     return tuple(Named(f"{base}!{i}", side) for i, (_, side, _) in enumerate(pairs))
 
 
-def _equal(pairs: list[tuple[Expr, Expr, bool]], keys: tuple[Named, ...]) -> list[Expr]:
+def _equality_conditions(pairs: list[tuple[Expr, Expr, bool]], keys: tuple[Named, ...]) -> list[Expr]:
     return [
         Expr("EqualNullSafe" if safe else "EqualTo", types.BOOLEAN, (a, column(k.name, k.expr.type, k.expr.nullable)))
         for (a, _, safe), k in zip(pairs, keys, strict=True)
     ]
 
 
-def null_aware(node: Join) -> tuple[Expr, Expr] | None:
+def null_aware_sides(node: Join) -> tuple[Expr, Expr] | None:
     """The two sides of NOT IN as Catalyst writes it: (l = r) OR isnull(l = r)."""
     parts = conjuncts(node.condition)
     special = [p for p in parts if p.op == "Or" and p.args[1].op == "IsNull" and p.args[1].args[0] == p.args[0]]
     if len(special) != 1 or special[0].args[0].op != "EqualTo" or len(parts) > 1:
         return None
-    pairs = equalities(replace(node, condition=special[0].args[0]))
+    pairs = find_only_equalities(replace(node, condition=special[0].args[0]))
     return None if pairs is None else (pairs[0][0], pairs[0][1])
 
 
-def not_in(node: Join, left: Expr, right: Expr) -> Node:
+def rewrite_not_in(node: Join, left: Expr, right: Expr) -> Node:
     """NOT IN: the anti join by key, beside two facts: is the right side empty, has it a NULL."""
     base = node.right.columns[0].name
     rows, present = f"{base}!rows", f"{base}!present"
@@ -268,4 +284,4 @@ def not_in(node: Join, left: Expr, right: Expr) -> Node:
     condition = Expr(
         "Or", types.BOOLEAN, (is_empty, Expr("And", types.BOOLEAN, (is_whole, keyed), nullable=False)), nullable=False
     )
-    return Filter(Join("inner", anti, Steady(facts), None), condition)
+    return Filter(Join("inner", anti, Consolidation(facts), None), condition)

@@ -30,336 +30,405 @@ from typing import TYPE_CHECKING
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.kinds import Arrange, BulkJoin, Consolidate, Lookup
 from viewkeeper.operators.kinds.bulk_join import OptionalInput
-from viewkeeper.operators.kinds.lookup import MET
+from viewkeeper.operators.kinds.lookup import MATCH_FLAG_COLUMN
 from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.segment import Segment
 from viewkeeper.plan.compile import outer_joins, thresholds
-from viewkeeper.plan.compile.branch import Branch, Given, conjunction, positional, raises, reference, substitute
-from viewkeeper.plan.compile.join_relations import Edge, Relation, classify, fan_out, lookup_edges, relation_of
-from viewkeeper.plan.compile.join_tree import Flat, flatten
+from viewkeeper.plan.compile.branch import (
+    Branch,
+    CompiledNode,
+    can_any_raise,
+    column_reference,
+    conjunction,
+    positional_columns,
+    substitute,
+)
+from viewkeeper.plan.compile.join_relations import (
+    JoinEdge,
+    JoinRelation,
+    choose_lookup_edges,
+    classify_conditions,
+    compile_relation,
+    estimate_fan_out,
+)
+from viewkeeper.plan.compile.join_tree import FlatJoin, flatten
 from viewkeeper.plan.logical.nodes import Aggregate, Expr, Join, Named
-from viewkeeper.plan.rules.join_keys import keyed
+from viewkeeper.plan.rules.join_keys import add_key_columns
 
 if TYPE_CHECKING:
     from viewkeeper.plan.compile.compiler import Compiler
 
 
-def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+def compile_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
     flat = flatten(node, compiler.tables)
-    return flat_join(compiler, flat, needed) if flat.is_join else outer_joins.join(compiler, keyed(node), needed)
+    return (
+        compile_flat_join(compiler, flat, needed)
+        if flat.is_join
+        else outer_joins.compile_outer_join(compiler, add_key_columns(node), needed)
+    )
 
 
-def flat_join(compiler: Compiler, flat: Flat, needed: frozenset[str]) -> list[Branch]:
+def compile_flat_join(compiler: Compiler, flat: FlatJoin, needed: frozenset[str]) -> list[Branch]:
     """Joins that touch, with the filters and projections on them."""
-    owner = {c.name: i for i, source in enumerate(flat.sources) for c in source.node.columns}
+    owner = {c.name: i for i, source in enumerate(flat.inputs) for c in source.node.columns}
     wanted = {name: expr for name, expr in flat.columns.items() if name in needed}
-    edges, local, across, on = classify(flat, owner)
-    compared = frozenset().union(*(c.columns() for c in [*flat.conditions, *(c for s in flat.sources for c in s.on)]))
+    edges, local, across, on = classify_conditions(flat, owner)
+    compared = frozenset().union(*(c.columns() for c in [*flat.conditions, *(c for s in flat.inputs for c in s.on)]))
     used = compared.union(*(e.columns() for e in wanted.values()))
-    relations = [relation_of(compiler, s, local[i], used, compared) for i, s in enumerate(flat.sources)]
-    late = [c for c in across if raises([c])]
-    early = [c for c in across if not raises([c])]
+    relations = [compile_relation(compiler, s, local[i], used, compared) for i, s in enumerate(flat.inputs)]
+    late = [c for c in across if can_any_raise([c])]
+    early = [c for c in across if not can_any_raise([c])]
     keep = frozenset().union(*(e.columns() for e in [*wanted.values(), *late]))
-    needs = [frozenset(owner[c] for e in s.on for c in e.columns()) - {i} for i, s in enumerate(flat.sources)]
-    joined = _Joined(compiler, relations, edges, early, on, needs, keep)
-    branches = [b for start in range(len(relations)) for b in joined.paths(start)]
-    branches.append(joined.bulk())
+    needs = [frozenset(owner[c] for e in s.on for c in e.columns()) - {i} for i, s in enumerate(flat.inputs)]
+    joined = _JoinGraph(compiler, relations, edges, early, on, needs, keep)
+    branches = [b for start in range(len(relations)) for b in joined.build_paths(start)]
+    branches.append(joined.build_bulk_join())
     if late:
         columns = [c for r in relations for c in r.columns if c.name in keep]
-        branches = [b.filtered(conjunction(late)) for b in compiler.consolidated(branches, columns)]
+        branches = [b.add_filter(conjunction(late)) for b in compiler.consolidate(branches, columns)]
     exprs = [Named(name, expr) for name, expr in wanted.items()]
-    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
-    return [b.projected(exprs) for b in branches]
+    branches = compiler.consolidate_before(branches, [b.resolve(n.expr) for b in branches for n in exprs])
+    return [b.project(exprs) for b in branches]
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _JoinGraph:
     """The relations of a join with what links them, from which its paths are made."""
 
     compiler: Compiler
-    relations: list[Relation]
-    edges: list[Edge]
+    relations: list[JoinRelation]
+    edges: list[JoinEdge]
     conditions: list[Expr]
     """Over several relations, or over an optional one."""
-    on: list[list[Expr]]
+    on_conditions: list[list[Expr]]
     """What the ON of each optional relation asks for beside its edges."""
-    needs: list[frozenset[int]]
+    on_relations: list[frozenset[int]]
     """The relations that the ON of each optional relation compares it with."""
-    keep: frozenset[str]
+    output_columns: frozenset[str]
     """Columns that are used after the join."""
 
     @cached_property
-    def order(self) -> list[int]:
+    def relation_order(self) -> list[int]:
         """The total order: relations before the changed one are looked up in their new state, those after it in their
         old state. By size, but the last is an inner relation: its path alone serves a first load on Spark."""
         by_size = sorted(range(len(self.relations)), key=lambda i: (self.relations[i].rows, i))
         last = [i for i in by_size if not self.relations[i].is_optional][-1]
         return [*(i for i in by_size if i != last), last]
 
-    def paths(self, start: int) -> list[Branch]:
+    def build_paths(self, start: int) -> list[Branch]:
         """What turns the delta of a relation into its share of the join's delta."""
         relation = self.relations[start]
-        result = [] if relation.how == "anti" else _Walk(self, start, self.on[start]).to_the_end()
+        result = [] if relation.join_type == "anti" else _PathBuilder(self, start, self.on_conditions[start]).finish()
         if relation.is_optional:
             mine = {c.name for c in relation.columns}
-            depends_on_row = any(c.columns() & mine for c in self.on[start])
-            result += self._by_row(start) if depends_on_row else self._by_presence(start)
+            depends_on_row = any(c.columns() & mine for c in self.on_conditions[start])
+            result += self._paths_by_row(start) if depends_on_row else self._paths_by_presence(start)
         return result
 
-    def _by_presence(self, start: int) -> list[Branch]:
+    def _paths_by_presence(self, start: int) -> list[Branch]:
         """Rows that lose or regain their NULLs, or go or return: those of a key that came to be or ceased to be."""
-        relation, keys = self.relations[start], self._keys(start)
+        relation, keys = self.relations[start], self._edge_keys(start)
         nulls = [Named(c.name, Expr("literal", c.type)) for c in relation.columns]
-        named = [Named(k.name, reference(k.column)) for k in keys]
-        branches = [b.negated().projected([*nulls, *named]) for b in self._presence(relation, keys)]
+        named = [Named(k.name, column_reference(k.column)) for k in keys]
+        branches = [b.negate().project([*nulls, *named]) for b in self._presence_changes(relation, keys)]
         columns = (*(Column(c.name, c.type) for c in relation.columns), *(k.column for k in keys))
-        return _Walk(self._begun(start, branches, columns, keys), start, self.on[start]).to_the_end()
+        return _PathBuilder(
+            self._replace_relation(start, branches, columns, keys), start, self.on_conditions[start]
+        ).finish()
 
-    def _by_row(self, start: int) -> list[Branch]:
+    def _paths_by_row(self, start: int) -> list[Branch]:
         """The same where the match depends on the row: rows with a key of the delta are looked up in both states."""
-        relation, keys = self.relations[start], self._keys(start)
+        relation, keys = self.relations[start], self._edge_keys(start)
         names = {k.name: Column(f"x{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(keys)}
         exprs = [Named(names[k.name].name, k.expr) for k in keys]
         # With all columns that the match depends on: a row that changes in none of them does not get here.
-        others = [Named(f"y{i}", reference(c)) for i, c in enumerate(relation.columns)]
-        source = tuple(b.segment([*exprs, *others], tuple(n.name for n in exprs)) for b in relation.branches)
+        others = [Named(f"y{i}", column_reference(c)) for i, c in enumerate(relation.columns)]
+        source = tuple(b.build_segment([*exprs, *others], tuple(n.name for n in exprs)) for b in relation.branches)
         touched = Branch(
-            self.compiler.add(Consolidate(source, once=True)), {name: reference(c) for name, c in names.items()}
+            self.compiler.add_operator(Consolidate(source, is_distinct_keys=True)),
+            {name: column_reference(c) for name, c in names.items()},
         )
-        walk = _Walk(self._begun(start, [touched], tuple(k.column for k in keys), keys), start, [])
+        walk = _PathBuilder(self._replace_relation(start, [touched], tuple(k.column for k in keys), keys), start, [])
         mine = [e for e in self.edges if e.owner == start]
-        walk.partial = True
-        walk.later = frozenset().union(*(e.columns() for e in [*self.on[start], *(e.equality for e in mine)]))
-        while not self.needs[start] <= set(walk.bound):
-            walk.step()
-        by = lookup_edges(self.compiler, self.relations, start, mine, self.edges)
-        walk.bound.remove(start)  # what was bound of it is its key: now it is looked up itself
-        walk.joined, walk.later, walk.partial = self, frozenset(), False
+        walk.is_key_only = True
+        walk.later_columns = frozenset().union(
+            *(e.columns() for e in [*self.on_conditions[start], *(e.equality for e in mine)])
+        )
+        while not self.on_relations[start] <= set(walk.bound_relations):
+            walk.add_step()
+        by = choose_lookup_edges(self.compiler, self.relations, start, mine, self.edges)
+        walk.bound_relations.remove(start)  # what was bound of it is its key: now it is looked up itself
+        walk.graph, walk.later_columns, walk.is_key_only = self, frozenset(), False
         nulls = [Named(c.name, Expr("literal", c.type)) for c in relation.columns]
         absent = []
         for fresh in (True, False):
-            found = walk.optional(start, mine, by, self.on[start], fresh, load=False, how="anti")
+            found = walk.optional_lookup(
+                start, mine, by, self.on_conditions[start], fresh, is_load_path=False, join_type="anti"
+            )
             known = [Named(name, Expr("column", e.type, value=name)) for name, e in found.columns.items()]
-            absent.append((found if fresh else found.negated()).projected([*known, *nulls]))
+            absent.append((found if fresh else found.negate()).project([*known, *nulls]))
         walk.bind(start, absent)
-        return walk.to_the_end()
+        return walk.finish()
 
-    def _keys(self, relation: int) -> list[Named]:
+    def _edge_keys(self, relation: int) -> list[Named]:
         mine = [e for e in self.edges if e.owner == relation]
         return [Named(f"!{relation}.{i}", e.side(relation)) for i, e in enumerate(mine)]
 
-    def _begun(self, start: int, branches: list[Branch], columns: tuple[Column, ...], keys: Sequence[Named]) -> _Joined:
+    def _replace_relation(
+        self, start: int, branches: list[Branch], columns: tuple[Column, ...], keys: Sequence[Named]
+    ) -> _JoinGraph:
         """The join with other rows in the place of a relation, whose ON compares them by the columns of its `keys`."""
         begun = replace(self.relations[start], branches=branches, columns=columns)
         of_key = iter(keys)
-        edges = [e.named(start, reference(next(of_key).column)) if e.owner == start else e for e in self.edges]
+        edges = [
+            e.replace_side(start, column_reference(next(of_key).column)) if e.owner == start else e for e in self.edges
+        ]
         relations = [begun if i == start else r for i, r in enumerate(self.relations)]
         return replace(self, relations=relations, edges=edges)
 
-    def _presence(self, relation: Relation, keys: Sequence[Named]) -> list[Branch]:
+    def _presence_changes(self, relation: JoinRelation, keys: Sequence[Named]) -> list[Branch]:
         """The change of the set of keys that are there. A unique key is there as often as its row is."""
         plain = {k.expr.value for k in keys if k.expr.op == "column"}
         if any(key <= plain for key in relation.unique):
-            branches = [b.projected(keys) for b in relation.branches]
-            return self.compiler.consolidated(branches, [k.column for k in keys])
-        given = Given(relation.node, tuple(relation.branches))
+            branches = [b.project(keys) for b in relation.branches]
+            return self.compiler.consolidate(branches, [k.column for k in keys])
+        given = CompiledNode(relation.node, tuple(relation.branches))
         return self.compiler.compile(Aggregate(given, tuple(keys), ()), frozenset(k.name for k in keys))
 
-    def bulk(self) -> Branch:
+    def build_bulk_join(self) -> Branch:
         """The whole join at once, for a first load in the driver."""
         names: dict[str, Column] = {}
         ports = []
         for i, relation in enumerate(self.relations):
-            own = positional(relation.columns, f"r{i}_")
+            own = positional_columns(relation.columns, f"r{i}_")
             names |= own
-            exprs = [Named(own[c.name].name, reference(c)) for c in relation.columns]
-            ports.append(tuple(b.segment(exprs, None) for b in relation.branches))
-        columns = {name: reference(c) for name, c in names.items()}
+            exprs = [Named(own[c.name].name, column_reference(c)) for c in relation.columns]
+            ports.append(tuple(b.build_segment(exprs, None) for b in relation.branches))
+        columns = {name: column_reference(c) for name, c in names.items()}
         optional = []
         for i, relation in enumerate(self.relations):
             if relation.is_optional:
-                on = [*(e.equality for e in self.edges if e.owner == i), *self.on[i]]
+                on = [*(e.equality for e in self.edges if e.owner == i), *self.on_conditions[i]]
                 match = tuple(substitute(c, columns) for c in on)
-                optional.append(OptionalInput(i, relation.how, match, summed=relation.table is None))
+                optional.append(OptionalInput(i, relation.join_type, match, must_consolidate=relation.table is None))
         where = [*(e.equality for e in self.edges if e.owner is None), *self.conditions]
         operator = BulkJoin(tuple(ports), tuple(substitute(c, columns) for c in where), tuple(optional))
-        return Branch(self.compiler.add(operator), {n: e for n, e in columns.items() if n in self.keep})
+        return Branch(
+            self.compiler.add_operator(operator), {n: e for n, e in columns.items() if n in self.output_columns}
+        )
 
 
-class _Walk:
+class _PathBuilder:
     """A path while it is made: the relations that are bound, and where their rows come from."""
 
-    def __init__(self, joined: _Joined, start: int, asked: Sequence[Expr]) -> None:
+    def __init__(self, graph: _JoinGraph, start: int, conditions: Sequence[Expr]) -> None:
         """`asked`: conditions that the rows of the first relation must meet with the others."""
-        self.joined, self.start = joined, start
-        self.bound, self.current = [start], joined.relations[start].branches
-        self.met = self._met()
-        self.open_edges = list(joined.edges)
-        self.waiting = [*joined.conditions, *asked, *(c for i in sorted(self.met - {start}) for c in joined.on[i])]
-        self.later = frozenset[str]()
+        self.graph, self.start = graph, start
+        self.bound_relations, self.branches = [start], graph.relations[start].branches
+        self.matched_relations = self._find_matched()
+        self.open_edges = list(graph.edges)
+        self.pending_conditions = [
+            *graph.conditions,
+            *conditions,
+            *(c for i in sorted(self.matched_relations - {start}) for c in graph.on_conditions[i]),
+        ]
+        self.later_columns = frozenset[str]()
         """Columns that are kept beside those which the join itself needs."""
-        self.partial = False
+        self.is_key_only = False
         """Whether of the first relation only the key is bound."""
-        linked = frozenset(x for e in joined.edges for x in (e.a, e.b))
-        self.moved = thresholds.threshold(joined.relations, start, linked, joined.conditions, joined.keep)
+        linked = frozenset(x for e in graph.edges for x in (e.a, e.b))
+        self.threshold = thresholds.find_threshold(
+            graph.relations, start, linked, graph.conditions, graph.output_columns
+        )
 
-    def _met(self) -> set[int]:
+    def _find_matched(self) -> set[int]:
         """The relations that surely have a row: the first, and those that an ON which is met compares with."""
         found, waiting = set[int](), [self.start]
         while waiting:
             i = waiting.pop()
             if i not in found:
                 found.add(i)
-                waiting += [x for e in self.joined.edges if e.owner == i for x in (e.a, e.b)]
+                waiting += [x for e in self.graph.edges if e.owner == i for x in (e.a, e.b)]
         return found
 
-    def to_the_end(self) -> list[Branch]:
-        while len(self.bound) < len(self.joined.relations):
-            self.step()
-        return self.current
+    def finish(self) -> list[Branch]:
+        while len(self.bound_relations) < len(self.graph.relations):
+            self.add_step()
+        return self.branches
 
-    def step(self) -> None:
+    def add_step(self) -> None:
         """Bind one more relation."""
-        joined = self.joined
-        relations, order = joined.relations, joined.order
-        is_threshold = self.moved is not None and len(self.bound) == 1
-        step = self.moved.step if self.moved is not None and is_threshold else self._next()
-        used = self._links(step)
-        by = lookup_edges(joined.compiler, relations, step, used, joined.edges)
+        joined = self.graph
+        relations, order = joined.relations, joined.relation_order
+        is_threshold = self.threshold is not None and len(self.bound_relations) == 1
+        step = self.threshold.relation if self.threshold is not None and is_threshold else self._choose_next()
+        used = self._usable_edges(step)
+        by = choose_lookup_edges(joined.compiler, relations, step, used, joined.edges)
         self.open_edges = [e for e in self.open_edges if e not in used]
         fresh, load = order.index(step) < order.index(self.start), self.start == order[-1]
         if self._is_outer(step):
-            branch = self.optional(step, used, by, joined.on[step], fresh, load, relations[step].how)
+            branch = self.optional_lookup(
+                step, used, by, joined.on_conditions[step], fresh, load, relations[step].join_type
+            )
         else:
-            later = self._later(used)
-            if self.moved is not None and is_threshold:
+            later = self._columns_used_after(used)
+            if self.threshold is not None and is_threshold:
                 first = relations[self.start]
-                branch = thresholds.lookup(joined.compiler, first, relations[step], self.moved, later, fresh, load)
+                branch = thresholds.compile_range_lookup(
+                    joined.compiler, first, relations[step], self.threshold, later, fresh, load
+                )
             else:
-                branch = self._inner(step, by, later, fresh, load)
+                branch = self._inner_lookup(step, by, later, fresh, load)
             for edge in used:
-                branch = branch.filtered(edge.equality)
+                branch = branch.add_filter(edge.equality)
         self.bind(step, [branch])
 
-    def bind(self, relation: int, current: list[Branch]) -> None:
+    def bind(self, relation: int, branches: list[Branch]) -> None:
         """These rows are those of the path with one more relation; what can be asked of them now is asked."""
-        self.bound.append(relation)
-        covered = {c.name for i in self.bound for c in self.joined.relations[i].columns}
-        ready = conjunction([c for c in self.waiting if c.columns() <= covered])
-        self.waiting = [c for c in self.waiting if not c.columns() <= covered]
-        self.current = [b.filtered(ready) for b in current]
+        self.bound_relations.append(relation)
+        covered = {c.name for i in self.bound_relations for c in self.graph.relations[i].columns}
+        ready = conjunction([c for c in self.pending_conditions if c.columns() <= covered])
+        self.pending_conditions = [c for c in self.pending_conditions if not c.columns() <= covered]
+        self.branches = [b.add_filter(ready) for b in branches]
 
     def _is_outer(self, relation: int) -> bool:
-        return self.joined.relations[relation].is_optional and relation not in self.met
+        return self.graph.relations[relation].is_optional and relation not in self.matched_relations
 
-    def _links(self, relation: int) -> list[Edge]:
+    def _usable_edges(self, relation: int) -> list[JoinEdge]:
         """The edges by which a relation can be looked up now."""
         return [
             e
             for e in self.open_edges
-            if relation in (e.a, e.b) and e.other(relation) in self.bound
-            and (e.owner is None or e.owner == relation or e.owner in self.met)
+            if relation in (e.a, e.b) and e.other(relation) in self.bound_relations
+            and (e.owner is None or e.owner == relation or e.owner in self.matched_relations)
         ]  # fmt: skip
 
-    def _next(self) -> int:
+    def _choose_next(self) -> int:
         """The relation to look up next: the one after which the fewest rows are expected; crosses last."""
-        joined, bound = self.joined, set(self.bound)
-        known = bound - {self.start} if self.partial else bound
+        joined, bound = self.graph, set(self.bound_relations)
+        known = bound - {self.start} if self.is_key_only else bound
 
         def cost(i: int) -> tuple[bool, float, int]:
-            mine = self._links(i)
-            rows = fan_out(joined.relations, i, mine, joined.edges) * joined.relations[i].share
+            mine = self._usable_edges(i)
+            rows = estimate_fan_out(joined.relations, i, mine, joined.edges) * joined.relations[i].selectivity
             if self._is_outer(i):
-                rows = max(1.0, rows) if joined.relations[i].how == "left" else 0.5
-            return not mine, rows, joined.order.index(i)
+                rows = max(1.0, rows) if joined.relations[i].join_type == "left" else 0.5
+            return not mine, rows, joined.relation_order.index(i)
 
-        ready = (i for i in range(len(joined.relations)) if not self._is_outer(i) or joined.needs[i] <= known)
+        ready = (i for i in range(len(joined.relations)) if not self._is_outer(i) or joined.on_relations[i] <= known)
         return min((i for i in ready if i not in bound), key=cost)
 
-    def _later(self, used: Sequence[Edge]) -> frozenset[str]:
+    def _columns_used_after(self, edges: Sequence[JoinEdge]) -> frozenset[str]:
         """Columns that are used after the next lookup, or to check it."""
-        joined = self.joined
-        unbound = [i for i in range(len(joined.relations)) if i not in self.bound and self._is_outer(i)]
-        conditions = [*self.waiting, *(c for i in unbound for c in joined.on[i])]
-        conditions += [e.equality for e in [*used, *self.open_edges]]
-        return joined.keep.union(self.later, *(c.columns() for c in conditions))
+        joined = self.graph
+        unbound = [i for i in range(len(joined.relations)) if i not in self.bound_relations and self._is_outer(i)]
+        conditions = [*self.pending_conditions, *(c for i in unbound for c in joined.on_conditions[i])]
+        conditions += [e.equality for e in [*edges, *self.open_edges]]
+        return joined.output_columns.union(self.later_columns, *(c.columns() for c in conditions))
 
-    def _probe(
-        self, columns: Sequence[Column], names: Mapping[str, Column], sides: Iterable[Expr]
+    def _probe_segments(
+        self, columns: Sequence[Column], positions: Mapping[str, Column], sides: Iterable[Expr]
     ) -> tuple[Segment, ...]:
-        exprs = [Named(names[c.name].name, reference(c)) for c in columns]
-        key, worked_out = _keyed(sides, names, "q")
-        return tuple(b.segment([*exprs, *worked_out], key) for b in self.current)
+        exprs = [Named(positions[c.name].name, column_reference(c)) for c in columns]
+        key, worked_out = _name_keys(sides, positions, "q")
+        return tuple(b.build_segment([*exprs, *worked_out], key) for b in self.branches)
 
-    def _kept(self, later: frozenset[str]) -> tuple[list[Column], dict[str, Column]]:
-        columns = [c for i in self.bound for c in self.joined.relations[i].columns if c.name in later]
-        made = [b.columns for b in self.current]
+    def _carried_columns(self, later_columns: frozenset[str]) -> tuple[list[Column], dict[str, Column]]:
+        columns = [c for i in self.bound_relations for c in self.graph.relations[i].columns if c.name in later_columns]
+        made = [b.columns for b in self.branches]
         columns = [Column(c.name, c.type, c.nullable or any(m[c.name].nullable for m in made)) for c in columns]
-        return columns, positional(columns, "p")
+        return columns, positional_columns(columns, "p")
 
-    def _inner(self, step: int, by: list[Edge], later: frozenset[str], fresh: bool, load: bool) -> Branch:
-        compiler, relation = self.joined.compiler, self.joined.relations[step]
-        arranged, key_edges, take, inner, where = _arranged(compiler, relation, step, by)
-        columns, names = self._kept(later)
-        probe = self._probe(columns, names, (e.side(e.other(step)) for e in key_edges))
-        operator = compiler.add(Lookup(probe, arranged.id, fresh, take, load))
-        return Branch(operator, {c.name: reference(names[c.name]) for c in columns} | inner, where)
+    def _inner_lookup(
+        self,
+        index: int,
+        chosen_edges: list[JoinEdge],
+        later_columns: frozenset[str],
+        new_state: bool,
+        is_load_path: bool,
+    ) -> Branch:
+        compiler, relation = self.graph.compiler, self.graph.relations[index]
+        arranged, key_edges, take, inner, where = _find_arrangement(compiler, relation, index, chosen_edges)
+        columns, names = self._carried_columns(later_columns)
+        probe = self._probe_segments(columns, names, (e.side(e.other(index)) for e in key_edges))
+        operator = compiler.add_operator(Lookup(probe, arranged.id, new_state, take, is_load_path))
+        return Branch(operator, {c.name: column_reference(names[c.name]) for c in columns} | inner, where)
 
-    def optional(
-        self, step: int, used: Sequence[Edge], by: list[Edge], on: Sequence[Expr], fresh: bool, load: bool, how: str
+    def optional_lookup(
+        self,
+        index: int,
+        edges: Sequence[JoinEdge],
+        chosen_edges: list[JoinEdge],
+        on_conditions: Sequence[Expr],
+        new_state: bool,
+        is_load_path: bool,
+        join_type: str,
     ) -> Branch:
         """A lookup of an optional relation: what a row meets is decided there, with its whole ON."""
-        compiler, relation = self.joined.compiler, self.joined.relations[step]
-        arranged, key_edges, take, inner, where = _arranged(compiler, relation, step, by)
-        columns, names = self._kept(self._later(used) | frozenset().union(*(c.columns() for c in on)))
-        probe = self._probe(columns, names, (e.side(e.other(step)) for e in key_edges))
-        mine = {c.name: reference(names[c.name]) for c in columns}
+        compiler, relation = self.graph.compiler, self.graph.relations[index]
+        arranged, key_edges, take, inner, where = _find_arrangement(compiler, relation, index, chosen_edges)
+        columns, names = self._carried_columns(
+            self._columns_used_after(edges) | frozenset().union(*(c.columns() for c in on_conditions))
+        )
+        probe = self._probe_segments(columns, names, (e.side(e.other(index)) for e in key_edges))
+        mine = {c.name: column_reference(names[c.name]) for c in columns}
         both = mine | inner
-        match = (*(substitute(e.equality, both) for e in used), *where, *(substitute(c, both) for c in on))
+        match = (*(substitute(e.equality, both) for e in edges), *where, *(substitute(c, both) for c in on_conditions))
         take = tuple((name, Column(c.name, c.type)) for name, c in take)
-        is_plain = how == "anti" or all(e.op == "column" for e in inner.values())
-        lookup = Lookup(probe, arranged.id, fresh, take, load, optional=how, match=match, flag=not is_plain)
-        theirs = {} if how == "anti" else {name: _or_null(e) for name, e in inner.items()}
-        return Branch(compiler.add(lookup), mine | theirs)
+        is_plain = join_type == "anti" or all(e.op == "column" for e in inner.values())
+        lookup = Lookup(
+            probe,
+            arranged.id,
+            new_state,
+            take,
+            is_load_path,
+            optional=join_type,
+            match=match,
+            has_match_flag=not is_plain,
+        )
+        theirs = {} if join_type == "anti" else {name: _null_if_unmatched(e) for name, e in inner.items()}
+        return Branch(compiler.add_operator(lookup), mine | theirs)
 
 
-def _or_null(expr: Expr) -> Expr:
+def _null_if_unmatched(expr: Expr) -> Expr:
     """What an optional relation's column is: NULL where no row was met."""
     if expr.op == "column":
         return replace(expr, nullable=True)
-    return Expr("If", expr.type, (reference(MET), expr, Expr("literal", expr.type)))
+    return Expr("If", expr.type, (column_reference(MATCH_FLAG_COLUMN), expr, Expr("literal", expr.type)))
 
 
-def _arranged(
-    compiler: Compiler, relation: Relation, index: int, edges: list[Edge]
-) -> tuple[Operator, list[Edge], tuple[tuple[str, Column], ...], dict[str, Expr], tuple[Expr, ...]]:
+def _find_arrangement(
+    compiler: Compiler, relation: JoinRelation, index: int, edges: list[JoinEdge]
+) -> tuple[Operator, list[JoinEdge], tuple[tuple[str, Column], ...], dict[str, Expr], tuple[Expr, ...]]:
     """Where the relation is looked up by these edges: operator, edges in key order, columns taken, how they give the
     relation's plan columns, and the relation's own conditions that are still to be checked."""
-    stored = [relation.stored(e.side(index)) for e in edges]
+    stored = [relation.stored_column(e.side(index)) for e in edges]
     table = relation.table
     if table is not None and all(name is not None for name in stored) and len(set(stored)) == len(stored):
         branch = relation.branches[0]
         by_name = {name.lower(): (name, e) for name, e in zip(stored, edges, strict=True) if name is not None}
         primary = [k.column.lower() for k in compiler.tables[table].key]
         names = primary if set(primary) == set(by_name) else sorted(by_name)
-        image = compiler.image(table, tuple(by_name[n][0] for n in names))
+        image = compiler.add_image(table, tuple(by_name[n][0] for n in names))
         seen = {e.value: e for c in relation.columns for e in branch.columns[c.name].walk() if e.op == "column"}
         seen |= {e.value: e for w in branch.where for e in w.walk() if e.op == "column"}
         take = tuple((name, Column(f"a{i}", e.type, e.nullable)) for i, (name, e) in enumerate(sorted(seen.items())))
-        renamed = {name: reference(c) for name, c in take}
+        renamed = {name: column_reference(c) for name, c in take}
         inner = {c.name: substitute(branch.columns[c.name], renamed) for c in relation.columns}
         return image, [by_name[n][1] for n in names], take, inner, tuple(substitute(w, renamed) for w in branch.where)
     ordered = sorted(edges, key=lambda e: str(e.side(index).to_json()))
-    names_of = positional(relation.columns, "x")
-    exprs = [Named(names_of[c.name].name, reference(c)) for c in relation.columns]
-    key, worked_out = _keyed([edge.side(index) for edge in ordered], names_of, "y")
-    arrange = compiler.add(Arrange(tuple(b.segment([*exprs, *worked_out], key) for b in relation.branches)))
+    names_of = positional_columns(relation.columns, "x")
+    exprs = [Named(names_of[c.name].name, column_reference(c)) for c in relation.columns]
+    key, worked_out = _name_keys([edge.side(index) for edge in ordered], names_of, "y")
+    arrange = compiler.add_operator(
+        Arrange(tuple(b.build_segment([*exprs, *worked_out], key) for b in relation.branches))
+    )
     take = tuple((names_of[c.name].name, Column(f"a{i}", c.type, c.nullable)) for i, c in enumerate(relation.columns))
-    inner = {c.name: reference(taken) for c, (_, taken) in zip(relation.columns, take, strict=True)}
+    inner = {c.name: column_reference(taken) for c, (_, taken) in zip(relation.columns, take, strict=True)}
     return arrange, ordered, take, inner, ()
 
 
-def _keyed(sides: Iterable[Expr], names: Mapping[str, Column], prefix: str) -> tuple[tuple[str, ...], list[Named]]:
+def _name_keys(sides: Iterable[Expr], names: Mapping[str, Column], prefix: str) -> tuple[tuple[str, ...], list[Named]]:
     """The names by which rows are arranged or sought, and what has to be worked out for that: no column says it."""
     key, worked_out = [], []
     for number, side in enumerate(sides):

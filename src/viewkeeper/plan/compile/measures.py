@@ -11,15 +11,15 @@ from viewkeeper.errors import Defect, Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.types import Kind
 from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure
-from viewkeeper.plan.functions import named, parameter
+from viewkeeper.plan.functions import function_name, parameter
 from viewkeeper.plan.logical.nodes import Call, Expr
 
-_VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
-KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max", "First", *_VARIANCES})
+_VARIANCE_FUNCTIONS = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
+KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max", "First", *_VARIANCE_FUNCTIONS})
 """Aggregates that the aggregate operator maintains; any other is recomputed from its group's rows."""
 
 
-def is_sum(call: Call) -> bool:
+def is_incremental(call: Call) -> bool:
     """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
     tried = parameter(call, "evalMode") == "TRY" and call.type != types.DOUBLE  # doubles never overflow
     return call.function in KERNEL_FUNCTIONS and not tried and not (call.distinct and len(call.args) > 1)
@@ -31,7 +31,7 @@ def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a for a in found if a is not None))
 
 
-def measure_of(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
+def make_measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
     if call.function == "First":
         # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates); a user's is refused.
         call = replace(call, function="Max")
@@ -39,7 +39,7 @@ def measure_of(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
     if argument is None:
         return Measure(name, call.function, None, None, call.type)
     if argument.type.kind is Kind.STRUCT:
-        raise Unsupported(f"{named(call)} of a STRUCT is not supported.", hint="Use max_by or min_by.")
+        raise Unsupported(f"{function_name(call)} of a STRUCT is not supported.", hint="Use max_by or min_by.")
     place = arguments.setdefault(argument, f"a{len(arguments)}")
     distinct = call.distinct and call.function not in ("Min", "Max")
     return Measure(name, call.function, place, argument.type, call.type, distinct)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from viewkeeper.plan.compile import per_key
-from viewkeeper.plan.compile.branch import Branch, Given, reference
+from viewkeeper.plan.compile.branch import Branch, CompiledNode, column_reference
 from viewkeeper.plan.compile.join_tree import is_by_key
 from viewkeeper.plan.logical.nodes import Expr, Join, Named, Node
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from viewkeeper.plan.compile.compiler import Compiler
 
 
-def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
-    if node.how == "full" and is_by_key(node):
-        return _full(compiler, node, needed)
-    return per_key.join(compiler, node, needed)
+def compile_outer_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+    if node.join_type == "full" and is_by_key(node):
+        return _compile_full_join(compiler, node, needed)
+    return per_key.compile_per_key_join(compiler, node, needed)
 
 
-def _full(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+def _compile_full_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
     used = needed if node.condition is None else needed | node.condition.columns()
-    left, right = _given(compiler, node.left, used), _given(compiler, node.right, used)
-    matched = compiler.compile(replace(node, how="left", left=left, right=right), needed)
+    left, right = _compile_once(compiler, node.left, used), _compile_once(compiler, node.right, used)
+    matched = compiler.compile(replace(node, join_type="left", left=left, right=right), needed)
     own = frozenset(c.name for c in right.columns) & needed
-    unmatched = compiler.compile(replace(node, how="anti", left=right, right=left), own)
+    unmatched = compiler.compile(replace(node, join_type="anti", left=right, right=left), own)
     columns = [Named(c.name, Expr("literal", c.type)) for c in left.columns if c.name in needed]
-    columns += [Named(c.name, reference(c)) for c in right.columns if c.name in needed]
-    return [*matched, *(b.projected(columns) for b in unmatched)]
+    columns += [Named(c.name, column_reference(c)) for c in right.columns if c.name in needed]
+    return [*matched, *(b.project(columns) for b in unmatched)]
 
 
-def _given(compiler: Compiler, node: Node, used: frozenset[str]) -> Given:
+def _compile_once(compiler: Compiler, node: Node, used: frozenset[str]) -> CompiledNode:
     columns = frozenset(c.name for c in node.columns) & used
-    return Given(node, tuple(compiler.compile(node, columns)))
+    return CompiledNode(node, tuple(compiler.compile(node, columns)))

@@ -13,120 +13,138 @@ from typing import TYPE_CHECKING
 
 from viewkeeper.expressions import render
 from viewkeeper.model import types
-from viewkeeper.model.names import FIRST, HASH, PLACE, quoted
+from viewkeeper.model.names import FIRST_ROW_INDEX, HASH, ROW_INDEX, quoted
 from viewkeeper.model.schema import Column
-from viewkeeper.operators.aggregation.window_float_sums import Fold, high, low
+from viewkeeper.operators.aggregation.window_float_sums import FloatFrameSum, frame_end_column, frame_start_column
 from viewkeeper.operators.kinds import Recompute, TopK
 from viewkeeper.operators.segment import Segment, where_sql
 from viewkeeper.plan import functions
-from viewkeeper.plan.compile.branch import Branch, conjunction, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.functions import PEERS
+from viewkeeper.plan.compile.branch import (
+    Branch,
+    can_any_raise,
+    column_reference,
+    conjunction,
+    conjuncts,
+    positional_columns,
+    substitute,
+)
+from viewkeeper.plan.functions import PEER_FUNCTIONS
 from viewkeeper.plan.logical.nodes import Aggregate, Call, Expr, Join, Limit, Named, Node, Order, Sort, Window, column
 
 if TYPE_CHECKING:
     from viewkeeper.plan.compile.compiler import Compiler
 
-_OUTER = {"left": "LEFT", "right": "RIGHT", "full": "FULL"}
+_OUTER_JOINS = {"left": "LEFT", "right": "RIGHT", "full": "FULL"}
 
 
-def join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+def compile_per_key_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
     """Outer, semi, anti and existence joins: the rows of both sides with one key."""
     left_names, right_names = ({c.name for c in side.columns} for side in (node.left, node.right))
     conditions = conjuncts(node.condition)
-    edges = [e for c in conditions if (e := _edge(c, left_names, right_names)) is not None]
+    edges = [e for c in conditions if (e := _equality_sides(c, left_names, right_names)) is not None]
     used = needed.union(*(c.columns() for c in conditions))
     left = [c for c in node.left.columns if c.name in used]
     right = [c for c in node.right.columns if c.name in used]
-    left_port, left_key, left_shared = _port(compiler, node.left, left, [e[0] for e in edges], "l")
-    right_port, _, right_shared = _port(compiler, node.right, right, [e[1] for e in edges], "r")
+    left_port, left_key, left_shared = _keyed_port(compiler, node.left, left, [e[0] for e in edges], "l")
+    right_port, _, right_shared = _keyed_port(compiler, node.right, right, [e[1] for e in edges], "r")
     shared = (left_shared, right_shared)
-    names = positional(left, "l") | positional(right, "r")
-    columns = {name: reference(c) for name, c in names.items()}
+    names = positional_columns(left, "l") | positional_columns(right, "r")
+    columns = {name: column_reference(c) for name, c in names.items()}
     on = where_sql(tuple(substitute(c, columns) for c in conditions)) if conditions else "TRUE"
-    output = [c for c in node.columns if c.name in needed and c.name != node.exists]
-    shown = positional(output, "o")
+    output = [c for c in node.columns if c.name in needed and c.name != node.existence_column]
+    shown = positional_columns(output, "o")
     selected = [f"{quoted(names[c.name].name)} AS {quoted(shown[c.name].name)}" for c in output]
     matched = f"EXISTS (SELECT 1 FROM input1 WHERE {on})"
-    if node.exists is not None:
-        shown[node.exists] = Column("e", types.BOOLEAN, nullable=False)
+    if node.existence_column is not None:
+        shown[node.existence_column] = Column("e", types.BOOLEAN, nullable=False)
         selected.append(f"{matched} AS e")
-    selected.append(f"coalesce(input0.{HASH}, input1.{HASH}) AS {HASH}" if node.how in _OUTER else f"input0.{HASH}")
+    selected.append(
+        f"coalesce(input0.{HASH}, input1.{HASH}) AS {HASH}" if node.join_type in _OUTER_JOINS else f"input0.{HASH}"
+    )
     body = f"SELECT {', '.join(selected)} FROM input0"
-    if node.how in _OUTER:
-        body += f" {_OUTER[node.how]} JOIN input1 ON {on}"
-    elif node.how != "existence":
-        body += f" WHERE {'' if node.how == 'semi' else 'NOT '}{matched}"
-    why = f"{node.how} join" + ("" if left_key else " without an equality: every change compares with all rows")
-    operator = compiler.add(Recompute((left_port, right_port), shared, body, tuple(shown.values()), why))
-    return [Branch(operator, {name: reference(c) for name, c in shown.items()})]
+    if node.join_type in _OUTER_JOINS:
+        body += f" {_OUTER_JOINS[node.join_type]} JOIN input1 ON {on}"
+    elif node.join_type != "existence":
+        body += f" WHERE {'' if node.join_type == 'semi' else 'NOT '}{matched}"
+    why = f"{node.join_type} join" + ("" if left_key else " without an equality: every change compares with all rows")
+    operator = compiler.add_operator(Recompute((left_port, right_port), shared, body, tuple(shown.values()), why))
+    return [Branch(operator, {name: column_reference(c) for name, c in shown.items()})]
 
 
-def limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branch]:
+def compile_limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branch]:
     """ORDER BY … LIMIT: the first rows of all rows."""
     child: Node = node.child
     order: tuple[Order, ...] = ()
     if isinstance(child, Sort):
         order, child = child.order, child.child
     columns = list(child.columns)
-    names = positional(columns, "x")
-    result = {name: reference(c) for name, c in names.items()}
-    exprs = [Named(names[c.name].name, reference(c)) for c in columns]
+    names = positional_columns(columns, "x")
+    result = {name: column_reference(c) for name, c in names.items()}
+    exprs = [Named(names[c.name].name, column_reference(c)) for c in columns]
     branches = compiler.compile(child, frozenset(c.name for c in columns))
-    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
-    source = tuple(b.segment(exprs, tuple(n.name for n in exprs), gather=True) for b in branches)
+    branches = compiler.consolidate_before(branches, [b.resolve(n.expr) for b in branches for n in exprs])
+    source = tuple(b.build_segment(exprs, tuple(n.name for n in exprs), gather=True) for b in branches)
     if node.count is not None:
-        return [Branch(compiler.add(TopK(source, order_sql(order, names), node.count, node.offset)), result)]
+        return [Branch(compiler.add_operator(TopK(source, order_sql(order, names), node.count, node.offset)), result)]
     listed = ", ".join([*(quoted(c.name) for c in names.values()), HASH])
     sql = f"SELECT {listed} FROM input0 ORDER BY {order_sql(order, names)} OFFSET {node.offset}"
     port = tuple(replace(s, key=(), gather=False) for s in source)
     return [
-        Branch(compiler.add(Recompute((port,), (None,), sql, tuple(names.values()), "OFFSET without LIMIT")), result)
+        Branch(
+            compiler.add_operator(Recompute((port,), (None,), sql, tuple(names.values()), "OFFSET without LIMIT")),
+            result,
+        )
     ]
 
 
-def window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Branch]:
+def compile_window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Branch]:
     """Window functions: the rows of one partition."""
     columns = list(node.child.columns)
-    port, key, shared = _port(compiler, node.child, columns, list(node.partition), "x")
-    names = positional(columns, "x")
-    refs = {name: reference(c) for name, c in names.items()}
+    port, key, shared = _keyed_port(compiler, node.child, columns, list(node.partition), "x")
+    names = positional_columns(columns, "x")
+    refs = {name: column_reference(c) for name, c in names.items()}
     calls = [c for c in node.calls if c.name in needed]
     results = {c.name: Column(f"w{i}", c.type, c.nullable) for i, c in enumerate(calls)}
     over = f"PARTITION BY {', '.join(quoted(k) for k in key)}" if key else ""
     texts, folds, source = [], [], "input0"
     for call in calls:
-        seen, shown = _seen(call, refs), results[call.name].name
-        exact = call.function not in PEERS and functions.parameter(call, "frame")[0] == "rows"
+        seen, shown = _resolve_call(call, refs), results[call.name].name
+        exact = call.function not in PEER_FUNCTIONS and functions.parameter(call, "frame")[0] == "rows"
         order = order_sql(node.order, names, extended=exact)
         framed = functions.frame_sql(call, node.order)
-        if functions.is_folded(call):
-            folds.append(fold := Fold(shown, call.function == "Average"))
-            order = PLACE if exact else order
+        if functions.is_ordered_sum(call):
+            folds.append(fold := FloatFrameSum(shown, call.function == "Average"))
+            order = ROW_INDEX if exact else order
             clause = f"OVER ({over}{' ORDER BY ' + order if order else ''}{framed})"
             texts.append(f"{functions.summand(seen)} AS {quoted(shown)}")
-            texts += [f"min({PLACE}) {clause} AS {low(fold)}", f"max({PLACE}) {clause} AS {high(fold)}"]
+            texts += [
+                f"min({ROW_INDEX}) {clause} AS {frame_start_column(fold)}",
+                f"max({ROW_INDEX}) {clause} AS {frame_end_column(fold)}",
+            ]
         else:
             clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{framed})"
             placed = seen if exact else functions.with_order(seen, order_sql(node.order, names))
             texts.append(f"{functions.window_sql(placed, clause)} AS {quoted(shown)}")
     if folds:
         total = ", ".join([*(f"{quoted(k)} ASC NULLS FIRST" for k in key), order_sql(node.order, names)])
-        source = f"(SELECT *, row_number() OVER (ORDER BY {total}) AS {PLACE} FROM input0)"
-        texts += [PLACE, f"min({PLACE}) OVER ({over}) AS {FIRST}"]
+        source = f"(SELECT *, row_number() OVER (ORDER BY {total}) AS {ROW_INDEX} FROM input0)"
+        texts += [ROW_INDEX, f"min({ROW_INDEX}) OVER ({over}) AS {FIRST_ROW_INDEX}"]
     listed = [quoted(c.name) for c in names.values()]
     sql = f"SELECT {', '.join([*listed, *texts, HASH])} FROM {source}"
     why = "window functions" + ("" if key else " without PARTITION BY: every change recomputes all rows")
     output = names | results
-    operator = compiler.add(Recompute((port,), (shared,), sql, tuple(output.values()), why, folds=tuple(folds)))
-    return [Branch(operator, {name: reference(c) for name, c in output.items()})]
+    operator = compiler.add_operator(
+        Recompute((port,), (shared,), sql, tuple(output.values()), why, frame_sums=tuple(folds))
+    )
+    return [Branch(operator, {name: column_reference(c) for name, c in output.items()})]
 
 
-def aggregate(
-    compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], is_sum: Callable[[Call], bool]
+def compile_per_key_aggregate(
+    compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], is_incremental: Callable[[Call], bool]
 ) -> list[Branch]:
     """Aggregates that are not sums: the rows of one group. Those that are sums stay sums, joined by the group's key."""
-    sums = tuple(c for c in calls if is_sum(c))
-    others = tuple(c for c in calls if not is_sum(c))
+    sums = tuple(c for c in calls if is_incremental(c))
+    others = tuple(c for c in calls if not is_incremental(c))
     if sums:
         again = tuple(Named(f"{k.name}'", k.expr) for k in node.keys)
         pairs = [
@@ -142,23 +160,25 @@ def aggregate(
         return compiler.compile(both, frozenset({*(k.name for k in node.keys), *(c.name for c in calls)}))
     arguments = [a for c in others for a in (*c.args, *([c.filter] if c.filter else []))]
     columns = [c for c in node.child.columns if any(c.name in a.columns() for a in arguments)]
-    port, key, shared = _port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
-    refs = {name: reference(c) for name, c in positional(columns, "x").items()}
+    port, key, shared = _keyed_port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
+    refs = {name: column_reference(c) for name, c in positional_columns(columns, "x").items()}
     output: dict[str, Column] = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
     texts = [f"{quoted(hashed)} AS k{i}" for i, hashed in enumerate(key)]
     for i, call in enumerate(others):
-        seen = _seen(call, refs)
+        seen = _resolve_call(call, refs)
         output[call.name] = Column(f"m{i}", call.type, call.nullable)
         texts.append(f"{functions.aggregate_sql(seen)} AS m{i}")
     grouped = f" GROUP BY {', '.join([*(quoted(k) for k in key), HASH])}" if key else ""
     hashed = HASH if key else f"0::UBIGINT AS {HASH}"
     sql = f"SELECT {', '.join([*texts, hashed])} FROM input0{grouped}"
-    names = ", ".join(sorted({functions.named(c) for c in others}))
-    operator = compiler.add(Recompute((port,), (shared,), sql, tuple(output.values()), f"{names} of a group's rows"))
-    return [Branch(operator, {name: reference(c) for name, c in output.items()})]
+    names = ", ".join(sorted({functions.function_name(c) for c in others}))
+    operator = compiler.add_operator(
+        Recompute((port,), (shared,), sql, tuple(output.values()), f"{names} of a group's rows")
+    )
+    return [Branch(operator, {name: column_reference(c) for name, c in output.items()})]
 
 
-def _seen(call: Call, columns: Mapping[str, Expr]) -> Call:
+def _resolve_call(call: Call, columns: Mapping[str, Expr]) -> Call:
     """The call over the columns of its slice."""
     condition = None if call.filter is None else substitute(call.filter, columns)
     return replace(call, args=tuple(substitute(a, columns) for a in call.args), filter=condition)
@@ -166,7 +186,7 @@ def _seen(call: Call, columns: Mapping[str, Expr]) -> Call:
 
 def order_sql(order: tuple[Order, ...], names: dict[str, Column], extended: bool = True) -> str:
     """ORDER BY, extended with every column so that the order is total."""
-    columns = {name: reference(c) for name, c in names.items()}
+    columns = {name: column_reference(c) for name, c in names.items()}
     parts = [
         f"{render(substitute(o.expr, columns))} {'DESC' if o.descending else 'ASC'}"
         f" NULLS {'LAST' if o.nulls_last else 'FIRST'}"
@@ -176,9 +196,9 @@ def order_sql(order: tuple[Order, ...], names: dict[str, Column], extended: bool
     return ", ".join([*parts, *rest])
 
 
-def _edge(condition: Expr, left: set[str], right: set[str]) -> tuple[Expr, Expr] | None:
+def _equality_sides(condition: Expr, left: set[str], right: set[str]) -> tuple[Expr, Expr] | None:
     """The two sides of an equality between left and right, by which rows can be brought together."""
-    if condition.op not in ("EqualTo", "EqualNullSafe") or raises([condition]):
+    if condition.op not in ("EqualTo", "EqualNullSafe") or can_any_raise([condition]):
         return None
     a, b = condition.args
     if a.columns() and b.columns():
@@ -189,27 +209,27 @@ def _edge(condition: Expr, left: set[str], right: set[str]) -> tuple[Expr, Expr]
     return None
 
 
-def _port(
+def _keyed_port(
     compiler: Compiler, node: Node, columns: list[Column], key: list[Expr], prefix: str
 ) -> tuple[tuple[Segment, ...], tuple[str, ...], str | None]:
     """The segments that bring a node's columns, distributed by `key` (expressions over its columns); the columns that
     hold the key; and the arrangement in which a base table's rows are found by it."""
     branches = compiler.compile(node, frozenset(c.name for c in columns).union(*(k.columns() for k in key)))
-    names = positional(columns, prefix)
-    exprs = [Named(names[c.name].name, reference(c)) for c in columns]
+    names = positional_columns(columns, prefix)
+    exprs = [Named(names[c.name].name, column_reference(c)) for c in columns]
     exprs += [Named(f"{prefix}k{i}", k) for i, k in enumerate(key)]
-    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
+    branches = compiler.consolidate_before(branches, [b.resolve(n.expr) for b in branches for n in exprs])
     hashed = tuple(f"{prefix}k{i}" for i in range(len(key)))
-    shared = _arrangement(compiler, branches, key) if key else None
-    return tuple(b.segment(exprs, hashed) for b in branches), hashed, shared
+    shared = _shared_arrangement(compiler, branches, key) if key else None
+    return tuple(b.build_segment(exprs, hashed) for b in branches), hashed, shared
 
 
-def _arrangement(compiler: Compiler, branches: list[Branch], key: list[Expr]) -> str | None:
+def _shared_arrangement(compiler: Compiler, branches: list[Branch], key: list[Expr]) -> str | None:
     """A base table's arrangement by plain columns, which every view may share."""
-    table = branches[0].source.changes_of
+    table = branches[0].source.input_table
     if len(branches) > 1 or table is None:
         return None
-    stored = [branches[0].see(k) for k in key]
+    stored = [branches[0].resolve(k) for k in key]
     if any(e.op != "column" for e in stored):
         return None
-    return compiler.image(table, tuple(e.value for e in stored)).id
+    return compiler.add_image(table, tuple(e.value for e in stored)).id

@@ -21,45 +21,45 @@ from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.catalog.strategies import strategy_of
 from viewkeeper.plan.compile.compiled_view import plan_of
 from viewkeeper.plan.compile.compiler import ViewPlan
-from viewkeeper.plan.dataflow.build import assemble, moved
-from viewkeeper.plan.dataflow.dataflow import Flow
+from viewkeeper.plan.dataflow.build import build_dataflow, update_dataflow
+from viewkeeper.plan.dataflow.dataflow import Dataflow
 from viewkeeper.resources.fork_guard import module_lock
 from viewkeeper.store.contract.store import Store
 
-_KEPT = 3
+_MAX_CACHED = 3
 """Flows that are kept: of the published catalog, and of one that is tried out."""
 
 
-def maintained(store: Store, catalog: Catalog) -> Flow:
+def maintained_dataflow(store: Store, catalog: Catalog) -> Dataflow:
     """The flow of the batches. A suspended view is still a definition that others may use."""
-    return _flows(store).of("maintained", catalog, _in_batches)
+    return _cache_of(store).get("maintained", catalog, _is_maintained)
 
 
-def _in_batches(view: View) -> bool:
-    return view.suspended is None and view.sync is None and not strategy_of(view).runs_alone
+def _is_maintained(view: View) -> bool:
+    return view.suspended is None and view.synchronous_state is None and not strategy_of(view).has_own_cut
 
 
-def everything(store: Store, catalog: Catalog) -> Flow:
-    return _flows(store).of("everything", catalog, lambda _: True)
+def full_dataflow(store: Store, catalog: Catalog) -> Dataflow:
+    return _cache_of(store).get("everything", catalog, lambda _: True)
 
 
-def alone(catalog: Catalog, view: View) -> Flow:
+def separate_dataflow(catalog: Catalog, view: View) -> Dataflow:
     """The flow of a view that runs by itself: it tracks its tables by key."""
-    return assemble(catalog.tables_by_id, Plans(catalog, view), [view.table.id], True)
+    return build_dataflow(catalog.tables_by_id, CatalogPlans(catalog, view), [view.table.id], True)
 
 
-def in_writes(catalog: Catalog, view: View) -> Flow:
+def synchronous_dataflow(catalog: Catalog, view: View) -> Dataflow:
     """The flow of a synchronous view: a write knows the rows that were there before."""
-    return assemble(catalog.tables_by_id, Plans(catalog, view), [view.table.id])
+    return build_dataflow(catalog.tables_by_id, CatalogPlans(catalog, view), [view.table.id])
 
 
-def asked(catalog: Catalog, view: View) -> Flow:
+def lazy_dataflow(catalog: Catalog, view: View) -> Dataflow:
     """The flow by which a lazy view is worked out for who asks: all of its operators, of which none keeps anything."""
-    own = {view.table.id: replace(plan_of(view), lazy=None, compiled=[])}
-    return assemble(catalog.tables_by_id, ChainMap(own, Plans(catalog)), [view.table.id])  # type: ignore[arg-type]
+    own = {view.table.id: replace(plan_of(view), lazy_key=None, compiled_cache=[])}
+    return build_dataflow(catalog.tables_by_id, ChainMap(own, CatalogPlans(catalog)), [view.table.id])  # type: ignore[arg-type]
 
 
-class Plans(Mapping[int, ViewPlan]):
+class CatalogPlans(Mapping[int, ViewPlan]):
     """The plans of a catalog's views, and of one that may not be there yet; each is read when it is asked for."""
 
     def __init__(self, catalog: Catalog, view: View | None = None) -> None:
@@ -75,17 +75,19 @@ class Plans(Mapping[int, ViewPlan]):
         return len(self._views)
 
 
-class _Flows:
+class _DataflowCache:
     """The last flows of one open store, of each kind."""
 
     def __init__(self, store: Store) -> None:
-        self._keyed, self._selects = not store.capabilities.before_images, store.selects
+        self._keyed_images, self._can_filter_scans = not store.capabilities.before_images, store.can_filter_scans
         self._lock = threading.Lock()
-        self._last: dict[str, list[tuple[Catalog, Flow]]] = {}
+        self._recent: dict[str, list[tuple[Catalog, Dataflow]]] = {}
 
-    def of(self, kind: str, catalog: Catalog, includes: Callable[[View], bool]) -> Flow:
+    def get(self, kind: str, catalog: Catalog, includes: Callable[[View], bool]) -> Dataflow:
         with self._lock:
-            last = self._last.setdefault(kind, [(Catalog(), Flow(keyed_images=self._keyed, selects=self._selects))])
+            last = self._recent.setdefault(
+                kind, [(Catalog(), Dataflow(keyed_images=self._keyed_images, can_filter_scans=self._can_filter_scans))]
+            )
             for known, flow in last:
                 changed = catalog.redefined_since(known)
                 if not changed:
@@ -94,20 +96,20 @@ class _Flows:
             changed = catalog.redefined_since(known)
             views = (catalog.views_by_id.get(number) for number in changed)
             new = [v.table.id for v in views if v is not None and includes(v)]
-            there = [number for number in changed if known.of(number) is not None]
-            made = moved(flow, catalog.tables_by_id, Plans(catalog), there, new)
+            there = [number for number in changed if known.find_by_id(number) is not None]
+            made = update_dataflow(flow, catalog.tables_by_id, CatalogPlans(catalog), there, new)
             last.insert(0, (catalog, made))
-            del last[_KEPT:]
+            del last[_MAX_CACHED:]
             return made
 
 
-_known: weakref.WeakKeyDictionary[Store, _Flows] = weakref.WeakKeyDictionary()
+_caches: weakref.WeakKeyDictionary[Store, _DataflowCache] = weakref.WeakKeyDictionary()
 _lock = module_lock()
 
 
-def _flows(store: Store) -> _Flows:
+def _cache_of(store: Store) -> _DataflowCache:
     with _lock:
-        found = _known.get(store)
+        found = _caches.get(store)
         if found is None:
-            found = _known[store] = _Flows(store)
+            found = _caches[store] = _DataflowCache(store)
         return found

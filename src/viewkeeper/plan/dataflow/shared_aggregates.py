@@ -22,101 +22,111 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from viewkeeper.operators.aggregation.shared_measures import Fact
+from viewkeeper.operators.aggregation.shared_measures import SharedMeasure
 from viewkeeper.operators.aggregation.spec import Measure
 
 if TYPE_CHECKING:
     from viewkeeper.operators.kinds import Aggregate
-    from viewkeeper.plan.compile.compiled_view import Compiled
+    from viewkeeper.plan.compile.compiled_view import CompiledView
 
-_MOST = 64
+_MAX_MEASURES = 64
 """Measures that are kept together: each is made anew when another comes to them."""
 
 
 @dataclass(frozen=True)
-class United:
+class SharedMeasures:
     """Of which rows by which keys (`Operator.adds_up`), and what is kept of them."""
 
-    rows: str
-    facts: tuple[Fact, ...]
+    aggregation_input_id: str
+    measures: tuple[SharedMeasure, ...]
 
-    def place(self, own: Aggregate) -> tuple[Aggregate, list[Measure]] | None:
+    def find_aggregate(self, own: Aggregate) -> tuple[Aggregate, list[Measure]] | None:
         """The aggregate that has the measures of this one for several views, and which they are there; None if it is of
         other rows, or has them not."""
-        if own.adds_up != self.rows or not set(own.facts.values()) <= set(self.facts):
+        if own.aggregation_input_id != self.aggregation_input_id or not set(own.shared_measures.values()) <= set(
+            self.measures
+        ):
             return None
-        shared = own.of_facts(self.facts)
-        known = dict(zip(self.facts, shared.spec.measures, strict=True))
-        return shared, [known[own.facts[m.name]] for m in own.spec.measures]
+        shared = own.with_measures(self.measures)
+        known = dict(zip(self.measures, shared.spec.measures, strict=True))
+        return shared, [known[own.shared_measures[m.name]] for m in own.spec.measures]
 
     def to_json(self) -> dict[str, Any]:
-        return {"rows": self.rows, "facts": [f.to_json() for f in self.facts]}
+        return {"rows": self.aggregation_input_id, "facts": [f.to_json() for f in self.measures]}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> United:
-        return United(data["rows"], tuple(map(Fact.from_json, data["facts"])))
+    def from_json(data: Mapping[str, Any]) -> SharedMeasures:
+        return SharedMeasures(data["rows"], tuple(map(SharedMeasure.from_json, data["facts"])))
 
 
 @dataclass(frozen=True)
-class Keeping:
+class ViewMeasures:
     """A view as it is there: its operators, and what it keeps with others."""
 
-    made: Compiled
-    united: United | None
+    compiled_view: CompiledView
+    shared_measures: SharedMeasures | None
 
     @property
-    def rows(self) -> str | None:
+    def aggregation_input_id(self) -> str | None:
         """Which rows its last aggregate adds up; None if that cannot be one with others."""
-        last = self.made.last_aggregate
-        return None if last is None else last.adds_up
+        last = self.compiled_view.last_aggregate
+        return None if last is None else last.aggregation_input_id
 
-    def facts(self) -> set[Fact]:
+    def read_measures(self) -> set[SharedMeasure]:
         """What it reads of its last aggregate."""
-        last = self.made.last_aggregate
-        read = self.made.sink.source[0].used()
-        return set() if last is None else {fact for name, fact in last.facts.items() if name in read}
+        last = self.compiled_view.last_aggregate
+        read = self.compiled_view.sink.source[0].used_columns()
+        return set() if last is None else {fact for name, fact in last.shared_measures.items() if name in read}
 
 
-def united(there: Mapping[int, Keeping], new: Mapping[int, Keeping]) -> dict[int, United]:
+def plan_shared_measures(
+    existing: Mapping[int, ViewMeasures], new: Mapping[int, ViewMeasures]
+) -> dict[int, SharedMeasures]:
     """What views will keep together, by view: new ones, and those that are there and move over."""
-    groups: dict[str, dict[int, Keeping]] = defaultdict(dict)
+    groups: dict[str, dict[int, ViewMeasures]] = defaultdict(dict)
     for view, one in new.items():
-        if one.rows is not None:
-            groups[one.rows][view] = one
-    others: dict[str, dict[int, Keeping]] = {rows: {} for rows in groups}
-    for view, one in there.items():
-        if one.rows in others:
-            others[one.rows][view] = one
-    found: dict[int, United] = {}
+        if one.aggregation_input_id is not None:
+            groups[one.aggregation_input_id][view] = one
+    others: dict[str, dict[int, ViewMeasures]] = {rows: {} for rows in groups}
+    for view, one in existing.items():
+        if one.aggregation_input_id in others:
+            others[one.aggregation_input_id][view] = one
+    found: dict[int, SharedMeasures] = {}
     for rows, views in groups.items():
-        found |= _of_rows(rows, views, others[rows])
+        found |= _plan_for_input(rows, views, others[rows])
     return found
 
 
-def only_read(views: Collection[Keeping]) -> United | None:
+def restrict_to_read(views: Collection[ViewMeasures]) -> SharedMeasures | None:
     """What these views, which keep the same, still read of it; None of one view, which is by itself then."""
-    kept = next(one.united for one in views)
-    return None if kept is None or len(views) == 1 else United(kept.rows, _ordered(_facts(views)))
+    kept = next(one.shared_measures for one in views)
+    return (
+        None
+        if kept is None or len(views) == 1
+        else SharedMeasures(kept.aggregation_input_id, _sort_measures(_collect_measures(views)))
+    )
 
 
-def _of_rows(rows: str, new: Mapping[int, Keeping], there: Mapping[int, Keeping]) -> dict[int, United]:
+def _plan_for_input(
+    aggregation_input_id: str, new: Mapping[int, ViewMeasures], existing: Mapping[int, ViewMeasures]
+) -> dict[int, SharedMeasures]:
     """Of new views of the same rows, and of those that are there."""
-    wanted = _facts(new.values())
-    for known in dict.fromkeys(one.united for one in there.values()):
-        if known is not None and known.rows == rows and wanted <= set(known.facts):
+    wanted = _collect_measures(new.values())
+    for known in dict.fromkeys(one.shared_measures for one in existing.values()):
+        if known is not None and known.aggregation_input_id == aggregation_input_id and wanted <= set(known.measures):
             return dict.fromkeys(new, known)
-    views = {**there, **new}
-    if len({one.made.sink.source[0].source for one in views.values()}) == 1:
+    views = {**existing, **new}
+    if len({one.compiled_view.sink.source[0].source for one in views.values()}) == 1:
         return {}  # equal aggregates are one as they are
-    together = wanted | _facts(there.values())
-    if len(together) > _MOST:
+    together = wanted | _collect_measures(existing.values())
+    if len(together) > _MAX_MEASURES:
         return {}
-    return dict.fromkeys(views, United(rows, _ordered(together)))
+    return dict.fromkeys(views, SharedMeasures(aggregation_input_id, _sort_measures(together)))
 
 
-def _facts(views: Iterable[Keeping]) -> set[Fact]:
-    return {fact for one in views for fact in one.facts()}
+def _collect_measures(views: Iterable[ViewMeasures]) -> set[SharedMeasure]:
+    return {fact for one in views for fact in one.read_measures()}
 
 
-def _ordered(facts: Iterable[Fact]) -> tuple[Fact, ...]:
-    return tuple(sorted(facts, key=lambda fact: json.dumps(fact.to_json())))
+def _sort_measures(measures: Iterable[SharedMeasure]) -> tuple[SharedMeasure, ...]:
+    return tuple(sorted(measures, key=lambda fact: json.dumps(fact.to_json())))

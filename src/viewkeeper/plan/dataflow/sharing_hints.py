@@ -12,48 +12,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from viewkeeper.model.catalog.catalog import Catalog
-from viewkeeper.model.catalog.view import LOOKAHEAD, USUAL_LOOKAHEAD
-from viewkeeper.operators.delta_join.semijoin_graph import Modes
-from viewkeeper.plan.dataflow.dataflow import Flow
+from viewkeeper.model.catalog.view import DEFAULT_LOOKAHEAD, LOOKAHEAD
+from viewkeeper.operators.delta_join.semijoin_graph import SemijoinModes
+from viewkeeper.plan.dataflow.dataflow import Dataflow
 
 
 @dataclass(frozen=True)
-class Wishes:
+class SharingHints:
     """`apart`: views that share no path. `ahead`: those that say how far to look, with what they say."""
 
-    apart: frozenset[int] = frozenset()
-    ahead: tuple[tuple[int, str], ...] = ()
+    unshared: frozenset[int] = frozenset()
+    lookahead: tuple[tuple[int, str], ...] = ()
 
-    def alone(self, flow: Flow) -> frozenset[str]:
+    def unshared_operators(self, dataflow: Dataflow) -> frozenset[str]:
         """The operators that only views apart need."""
-        needed = _needed(flow, dict.fromkeys(self.apart, ""))
-        return frozenset(name for name, found in needed.items() if len(found) == flow.counted.operators.get(name))
+        needed = _hints_by_operator(dataflow, dict.fromkeys(self.unshared, ""))
+        return frozenset(name for name, found in needed.items() if len(found) == dataflow.usage.operators.get(name))
 
-    def modes(self, flow: Flow, consumers: Sequence[str]) -> Modes:
+    def lookahead_modes(self, dataflow: Dataflow, consumers: Sequence[str]) -> SemijoinModes:
         """For exits to these operators, in their order."""
-        needed = _needed(flow, dict(self.ahead))
+        needed = _hints_by_operator(dataflow, dict(self.lookahead))
         local = whole = asked = 0
         for number, name in enumerate(consumers):
             said = {*needed.get(name, ())}
-            if not said or len(needed[name]) != flow.counted.operators.get(name):
-                said.add(USUAL_LOOKAHEAD)
+            if not said or len(needed[name]) != dataflow.usage.operators.get(name):
+                said.add(DEFAULT_LOOKAHEAD)
             mode = max(said, key=LOOKAHEAD.index)
             local |= (mode == "local") << number
             whole |= (mode in ("auto", "global")) << number
             asked |= (mode in ("local", "global")) << number
-        return Modes(local, whole, asked)
+        return SemijoinModes(local, whole, asked)
 
 
-def wishes(catalog: Catalog) -> Wishes:
-    said = ((v.table.id, v.lookahead) for v in catalog.special)
-    ahead = tuple((view, mode) for view, mode in said if mode != USUAL_LOOKAHEAD)
-    return Wishes(frozenset(v.table.id for v in catalog.special if not v.is_shared), ahead)
+def sharing_hints(catalog: Catalog) -> SharingHints:
+    said = ((v.table.id, v.lookahead) for v in catalog.nonstandard_views)
+    ahead = tuple((view, mode) for view, mode in said if mode != DEFAULT_LOOKAHEAD)
+    return SharingHints(frozenset(v.table.id for v in catalog.nonstandard_views if not v.is_shared), ahead)
 
 
-def _needed(flow: Flow, said: Mapping[int, str]) -> Mapping[str, Sequence[str]]:
+def _hints_by_operator(dataflow: Dataflow, hints: Mapping[int, str]) -> Mapping[str, Sequence[str]]:
     """For each operator, what those of its views say that say anything."""
     found: dict[str, list[str]] = defaultdict(list)
-    for view in said.keys() & flow.views.keys():
-        for name in flow.views[view].operators:
-            found[name].append(said[view])
+    for view in hints.keys() & dataflow.views.keys():
+        for name in dataflow.views[view].operators:
+            found[name].append(hints[view])
     return found

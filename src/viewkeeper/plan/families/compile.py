@@ -25,10 +25,17 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column
 from viewkeeper.operators.aggregation.spec import AggregateSpec, Measure
-from viewkeeper.operators.kinds import Aggregate, Cells, Theta
-from viewkeeper.operators.kinds.family_cells import Condition, vector_columns
-from viewkeeper.plan.compile.branch import Branch, conjuncts, positional, raises, reference, substitute
-from viewkeeper.plan.compile.measures import is_sum, measure_of
+from viewkeeper.operators.kinds import Aggregate, FamilyCells, FamilyRows
+from viewkeeper.operators.kinds.family_cells import RangeCondition, vector_columns
+from viewkeeper.plan.compile.branch import (
+    Branch,
+    can_any_raise,
+    column_reference,
+    conjuncts,
+    positional_columns,
+    substitute,
+)
+from viewkeeper.plan.compile.measures import is_incremental, make_measure
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node, column
 
@@ -46,22 +53,22 @@ if TYPE_CHECKING:
 
 
 _ARITHMETIC = frozenset({"Add", "Subtract", "Multiply"})
-_NO = Expr("literal", types.BOOLEAN, value=False, nullable=False)
+_FALSE = Expr("literal", types.BOOLEAN, value=False, nullable=False)
 
 
-class Tried(NamedTuple):
+class TryExpr(NamedTuple):
     value: Expr
     """NULL where it fails, else as it was."""
     fails: Expr
 
 
-def tried(expr: Expr) -> Tried | None:
+def make_try_expr(expr: Expr) -> TryExpr | None:
     """None if it cannot be said so: what fails is no such arithmetic, or an argument among several."""
     if not expressions.can_raise(expr):
-        return Tried(expr, _NO)
+        return TryExpr(expr, _FALSE)
     if expr.op in ("If", "CaseWhen"):
-        return _chosen(expr)
-    inside = [tried(a) for a in expr.args]
+        return _try_choice(expr)
+    inside = [make_try_expr(a) for a in expr.args]
     args = [one for one in inside if one is not None]
     if len(args) < len(inside):
         return None
@@ -70,15 +77,15 @@ def tried(expr: Expr) -> Tried | None:
         mode = ("TRY", *expr.value[1:]) if isinstance(expr.value, tuple) else "TRY"
         value = replace(value, value=mode)
         first, second = args[::-1] if expr.op == "Divide" else args  # Spark looks at a divisor first
-        there = _is("IsNotNull", first.value)
-        own = _and(_and(there, _is("IsNotNull", second.value)), _is("IsNull", value))
-        return Tried(value, _or(first.fails, _or(_and(there, second.fails), own)))
+        there = _null_test("IsNotNull", first.value)
+        own = _and(_and(there, _null_test("IsNotNull", second.value)), _null_test("IsNull", value))
+        return TryExpr(value, _or(first.fails, _or(_and(there, second.fails), own)))
     if len(args) == 1 and not any(part is expr for part in expressions.failing(expr)):
-        return Tried(value, args[0].fails)
+        return TryExpr(value, args[0].fails)
     return None
 
 
-def reason_of(exprs: Iterable[Expr]) -> str:
+def failure_message(exprs: Iterable[Expr]) -> str:
     """What is said of rows on which one of these fails."""
     parts = [part for expr in exprs for part in expressions.failing(expr)]
     if parts and all(types.decimal_digits(p.type) for p in parts):
@@ -88,36 +95,36 @@ def reason_of(exprs: Iterable[Expr]) -> str:
     return "ARITHMETIC_OVERFLOW: What is summed does not fit its type, or is divided by zero."
 
 
-def _chosen(expr: Expr) -> Tried | None:
+def _try_choice(expr: Expr) -> TryExpr | None:
     """One of several, by conditions that do not fail themselves."""
     tests = range(1) if expr.op == "If" else range(0, len(expr.args) // 2 * 2, 2)
     values, fails = list(expr.args), list(expr.args)
     for i, arg in enumerate(expr.args):
-        one = tried(arg)
-        if one is None or (i in tests and one.fails != _NO):
+        one = make_try_expr(arg)
+        if one is None or (i in tests and one.fails != _FALSE):
             return None
         if i not in tests:
             values[i], fails[i] = one
     if expr.op == "CaseWhen" and len(fails) % 2 == 0:
-        fails.append(_NO)
-    return Tried(
+        fails.append(_FALSE)
+    return TryExpr(
         replace(expr, args=tuple(values), nullable=True),
         Expr(expr.op, types.BOOLEAN, tuple(fails), value=expr.value, nullable=False),
     )
 
 
-def _is(op: str, expr: Expr) -> Expr:
+def _null_test(op: str, expr: Expr) -> Expr:
     return Expr(op, types.BOOLEAN, (expr,), nullable=False)
 
 
-def _and(one: Expr, other: Expr) -> Expr:
-    return _NO if _NO in (one, other) else Expr("And", types.BOOLEAN, (one, other), nullable=False)
+def _and(left: Expr, right: Expr) -> Expr:
+    return _FALSE if _FALSE in (left, right) else Expr("And", types.BOOLEAN, (left, right), nullable=False)
 
 
-def _or(one: Expr, other: Expr) -> Expr:
-    if _NO in (one, other):
-        return other if one == _NO else one
-    return Expr("Or", types.BOOLEAN, (one, other), nullable=False)
+def _or(left: Expr, right: Expr) -> Expr:
+    if _FALSE in (left, right):
+        return right if left == _FALSE else left
+    return Expr("Or", types.BOOLEAN, (left, right), nullable=False)
 
 
 _MIRRORED = {
@@ -130,47 +137,47 @@ _MIRRORED = {
 }
 
 
-def members(compiler: Compiler, node: nodes.Members, needed: frozenset[str]) -> list[Branch]:
+def compile_member_join(compiler: Compiler, node: nodes.MemberJoin, needed: frozenset[str]) -> list[Branch]:
     """The rows with their members, as rows."""
     conditions = conjuncts(node.condition)
     used = needed.union(*(c.columns() for c in conditions))
     mine = list(node.parameters.columns)
     rows = [c for c in node.child.columns if c.name in used]
-    names = positional(rows, "d") | positional(mine, "p")
-    columns = {name: reference(c) for name, c in names.items()}
+    names = positional_columns(rows, "d") | positional_columns(mine, "p")
+    columns = {name: column_reference(c) for name, c in names.items()}
     where = tuple(substitute(c, columns) for c in conditions)
     ports = []
     for child, own in ((node.child, rows), (node.parameters, mine)):
-        exprs = [Named(names[c.name].name, reference(c)) for c in own]
+        exprs = [Named(names[c.name].name, column_reference(c)) for c in own]
         branches = compiler.compile(child, frozenset(c.name for c in own))
-        branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in exprs])
-        if raises(where) and len(branches) > 1:
-            branches = compiler.consolidated(branches, own)
-        ports.append(tuple(b.segment(exprs, tuple(n.name for n in exprs), gather=True) for b in branches))
-    operator = compiler.add(Theta(ports[0], ports[1], where))
+        branches = compiler.consolidate_before(branches, [b.resolve(n.expr) for b in branches for n in exprs])
+        if can_any_raise(where) and len(branches) > 1:
+            branches = compiler.consolidate(branches, own)
+        ports.append(tuple(b.build_segment(exprs, tuple(n.name for n in exprs), gather=True) for b in branches))
+    operator = compiler.add_operator(FamilyRows(ports[0], ports[1], where))
     return [Branch(operator, {name: e for name, e in columns.items() if name in needed})]
 
 
-def seeded(compiler: Compiler, node: nodes.Seeded, needed: frozenset[str]) -> list[Branch]:
+def compile_member_seeds(compiler: Compiler, node: nodes.MemberSeeds, needed: frozenset[str]) -> list[Branch]:
     """The rows, and one row of NULLs for each member."""
-    own = {mine.name: theirs for mine, theirs in zip(node.members, node.parameters.columns, strict=True)}
+    own = {mine.name: theirs for mine, theirs in zip(node.member_columns, node.parameters.columns, strict=True)}
     exprs = [
-        Named(c.name, reference(own[c.name]) if c.name in own else Expr("literal", c.type))
+        Named(c.name, column_reference(own[c.name]) if c.name in own else Expr("literal", c.type))
         for c in node.columns
         if c.name in needed
     ]
     scanned = compiler.compile(node.parameters, frozenset(c.name for c in node.parameters.columns))
-    return [*compiler.compile(node.child, needed), *(b.projected(exprs) for b in scanned)]
+    return [*compiler.compile(node.child, needed), *(b.project(exprs) for b in scanned)]
 
 
-def aggregate(compiler: Compiler, node: nodes.Aggregate, calls: Sequence[Call]) -> list[Branch] | None:
+def compile_family_aggregate(compiler: Compiler, node: nodes.Aggregate, calls: Sequence[Call]) -> list[Branch] | None:
     """An aggregate over members as cells; None if it is none, or more than sums."""
-    found = _over_members(node.child)
-    if found is None or not all(map(is_sum, calls)):
+    found = _find_member_join(node.child)
+    if found is None or not all(map(is_incremental, calls)):
         return None
     below, made, is_seeded = found
     arguments: dict[Expr, str] = {}
-    measures = [measure_of(call, arguments, f"m{i}") for i, call in enumerate(calls)]
+    measures = [make_measure(call, arguments, f"m{i}") for i, call in enumerate(calls)]
     if any(m.distinct or m.function in ("Min", "Max") for m in measures):
         return None
     mine = {c.name for c in below.parameters.columns}
@@ -179,46 +186,50 @@ def aggregate(compiler: Compiler, node: nodes.Aggregate, calls: Sequence[Call]) 
     argued = {name: substitute(expr, made) for expr, name in arguments.items()}
     if any(k.op != "column" for k in keys if k not in own) or any(e.columns() & mine for e in argued.values()):
         return None
-    parted = _parted(conjuncts(below.condition), mine)
-    attempts = {name: tried(expr) for name, expr in argued.items() if raises([expr])}
-    if parted is None or raises(own) or None in attempts.values():
+    parted = _group_conditions(conjuncts(below.condition), mine)
+    attempts = {name: make_try_expr(expr) for name, expr in argued.items() if can_any_raise([expr])}
+    if parted is None or can_any_raise(own) or None in attempts.values():
         return None
     failing = {name: one for name, one in attempts.items() if one is not None}
-    reason = reason_of([argued[name] for name in failing])
+    reason = failure_message([argued[name] for name in failing])
     if failing:
-        argued |= {name: one.value for name, one in failing.items()} | {_FAILED: _flag(list(failing.values()))}
-        measures.append(Measure(_FAILED, "Count", _FAILED, types.INT, types.BIGINT))
+        argued |= {name: one.value for name, one in failing.items()} | {
+            _FAILURES: _failure_flag(list(failing.values()))
+        }
+        measures.append(Measure(_FAILURES, "Count", _FAILURES, types.INT, types.BIGINT))
     grouped = [Named(f"k{i}", k) for i, k in enumerate(own)]
     spec = AggregateSpec((*(n.column for n in grouped), *(n.column for n in parted.values)), tuple(measures))
     row_exprs = [*grouped, *parted.values, *(Named(name, expr) for name, expr in argued.items())]
-    parameters = positional(below.parameters.columns, "p")
-    member_exprs = [Named(parameters[c.name].name, reference(c)) for c in below.parameters.columns]
-    member_exprs += [*parted.bounds, *parted.alone]
+    parameters = positional_columns(below.parameters.columns, "p")
+    member_exprs = [Named(parameters[c.name].name, column_reference(c)) for c in below.parameters.columns]
+    member_exprs += [*parted.bounds, *parted.member_conditions]
     branches = compiler.compile(below.child, frozenset().union(*(n.expr.columns() for n in row_exprs)))
-    branches = compiler.settled(branches, [b.see(n.expr) for b in branches for n in row_exprs])
+    branches = compiler.consolidate_before(branches, [b.resolve(n.expr) for b in branches for n in row_exprs])
     scanned = compiler.compile(below.parameters, frozenset(mine))
     names = tuple(parameters[c.name].name for c in below.parameters.columns)
-    cells = compiler.add(
-        Cells(
-            rows=tuple(b.segment(row_exprs, None) for b in branches),
-            members=tuple(b.segment(member_exprs, names, gather=True) for b in scanned),
+    cells = compiler.add_operator(
+        FamilyCells(
+            rows=tuple(b.build_segment(row_exprs, None) for b in branches),
+            members=tuple(b.build_segment(member_exprs, names, gather=True) for b in scanned),
             spec=spec,
-            groups=len(grouped),
-            parameters=len(names),
+            group_width=len(grouped),
+            parameter_count=len(names),
             ranges=tuple(parted.ranges),
-            others=tuple(substitute(o, _places(parted.values, parameters)) for o in parted.others),
-            alone=tuple(n.name for n in parted.alone),
-            seeded=is_seeded,
+            other_conditions=tuple(
+                substitute(o, _operator_columns(parted.values, parameters)) for o in parted.other_conditions
+            ),
+            member_conditions=tuple(n.name for n in parted.member_conditions),
+            has_seed_rows=is_seeded,
         )
     )
-    return _added_up(compiler, node, calls, cells, keys, own, parameters, measures, failing, reason)
+    return _sum_cells(compiler, node, calls, cells, keys, own, parameters, measures, failing, reason)
 
 
-_FAILED = "failed"
+_FAILURES = "failed"
 """The rows of a group for which an argument fails, and their number."""
 
 
-def _flag(attempts: Sequence[Tried]) -> Expr:
+def _failure_flag(attempts: Sequence[TryExpr]) -> Expr:
     """1 for a row on which one of these fails."""
     fails = attempts[0].fails
     for one in attempts[1:]:
@@ -226,116 +237,121 @@ def _flag(attempts: Sequence[Tried]) -> Expr:
     return Expr("CaseWhen", types.INT, (fails, Expr("literal", types.INT, value=1, nullable=False)))
 
 
-def _unless_failed(value: Expr, reason: str) -> Expr:
+def _raise_if_failed(value: Expr, reason: str) -> Expr:
     zero = Expr("literal", types.BIGINT, value=0, nullable=False)
-    failed = Expr("GreaterThan", types.BOOLEAN, (column(_FAILED, types.BIGINT, False), zero), nullable=False)
+    failed = Expr("GreaterThan", types.BOOLEAN, (column(_FAILURES, types.BIGINT, False), zero), nullable=False)
     said = Expr("literal", types.STRING, value=reason, nullable=False)
     return Expr("If", value.type, (failed, Expr("RaiseError", types.VOID, (said,)), value), nullable=value.nullable)
 
 
-def _added_up(
+def _sum_cells(
     compiler: Compiler,
     node: nodes.Aggregate,
     calls: Sequence[Call],
-    cells: Cells,
+    cells: FamilyCells,
     keys: Sequence[Expr],
-    own: Sequence[Expr],
+    own_keys: Sequence[Expr],
     parameters: Mapping[str, Column],
     measures: Sequence[Measure],
     failing: Collection[str],
     reason: str,
 ) -> list[Branch]:
     """The vectors of members and groups, added up by an aggregate."""
-    numbers = iter(range(len(own)))
+    numbers = iter(range(len(own_keys)))
     given = [
-        column(f"k{next(numbers)}", k.type, k.nullable) if k in own else reference(parameters[str(k.value)])
+        column(f"k{next(numbers)}", k.type, k.nullable) if k in own_keys else column_reference(parameters[str(k.value)])
         for k in keys
     ]
     exprs = [Named(f"k{i}", e) for i, e in enumerate(given)]
     spec = AggregateSpec(tuple(e.column for e in exprs), tuple(measures))
-    vectors = [Named(c.name, reference(c)) for c in vector_columns(spec)]
-    seen = Branch(cells, {c.name: reference(c) for c in cells.columns})
-    source = (seen.segment([*exprs, *vectors], tuple(e.name for e in exprs)),)
-    operator = compiler.add(Aggregate(source, spec, 1))
-    names = {key.name: reference(k) for key, k in zip(node.keys, spec.keys, strict=True)}
+    vectors = [Named(c.name, column_reference(c)) for c in vector_columns(spec)]
+    seen = Branch(cells, {c.name: column_reference(c) for c in cells.columns})
+    source = (seen.build_segment([*exprs, *vectors], tuple(e.name for e in exprs)),)
+    operator = compiler.add_operator(Aggregate(source, spec, 1))
+    names = {key.name: column_reference(k) for key, k in zip(node.keys, spec.keys, strict=True)}
     for call, m in zip(calls, measures, strict=False):  # the last one may be `failed`
         value = column(m.name, call.type, call.nullable)
-        names[call.name] = _unless_failed(value, reason) if m.argument in failing else value
+        names[call.name] = _raise_if_failed(value, reason) if m.argument in failing else value
     return [Branch(operator, names)]
 
 
-def _over_members(node: Node) -> tuple[nodes.Members, dict[str, Expr], bool] | None:
+def _find_member_join(node: Node) -> tuple[nodes.MemberJoin, dict[str, Expr], bool] | None:
     """The members below projections (and a seed), and the node's columns over them."""
-    is_seeded = isinstance(node, nodes.Seeded)
-    if isinstance(node, nodes.Seeded):
+    is_seeded = isinstance(node, nodes.MemberSeeds)
+    if isinstance(node, nodes.MemberSeeds):
         node = node.child
-    made = {c.name: reference(c) for c in node.columns}
+    made = {c.name: column_reference(c) for c in node.columns}
     while isinstance(node, nodes.Project):
         below = {n.name: n.expr for n in node.exprs}
         made = {name: substitute(e, below) for name, e in made.items()}
         node = node.child
-    return (node, made, is_seeded) if isinstance(node, nodes.Members) else None
+    return (node, made, is_seeded) if isinstance(node, nodes.MemberJoin) else None
 
 
 @dataclass
-class _Parted:
+class _ConditionGroups:
     """Conditions by what they are about. `values` of rows and `bounds` of members have names of their own."""
 
     values: list[Named]
     bounds: list[Named]
-    alone: list[Named]
-    ranges: list[Condition]
-    others: list[Expr]
+    member_conditions: list[Named]
+    ranges: list[RangeCondition]
+    other_conditions: list[Expr]
 
-    def value(self, expr: Expr) -> str:
-        return _named(self.values, expr, "d")
+    def add_value(self, expr: Expr) -> str:
+        return _name_expr(self.values, expr, "d")
 
-    def bound(self, expr: Expr) -> str:
-        return _named(self.bounds, expr, "g")
+    def add_bound(self, expr: Expr) -> str:
+        return _name_expr(self.bounds, expr, "g")
 
 
-def _parted(conditions: Sequence[Expr], mine: set[str]) -> _Parted | None:
-    parted = _Parted([], [], [], [], [])
+def _group_conditions(conditions: Sequence[Expr], member_columns: set[str]) -> _ConditionGroups | None:
+    parted = _ConditionGroups([], [], [], [], [])
     for condition in conditions:
         used = condition.columns()
-        if used <= mine:
-            parted.alone.append(Named(f"f{len(parted.alone)}", _true(condition)))
-        elif (compared := _compared(condition, mine)) is not None:
+        if used <= member_columns:
+            parted.member_conditions.append(Named(f"f{len(parted.member_conditions)}", _null_as_false(condition)))
+        elif (compared := _as_range_condition(condition, member_columns)) is not None:
             value, operator, bound = compared
-            if raises([value]) or not _is_stored(value.type):
+            if can_any_raise([value]) or not _has_arrow_type(value.type):
                 return None
-            parted.ranges.append(Condition(parted.value(value), operator, parted.bound(bound)))
+            parted.ranges.append(RangeCondition(parted.add_value(value), operator, parted.add_bound(bound)))
         else:
-            if raises([condition]):
+            if can_any_raise([condition]):
                 return None
             for expr in condition.walk():
-                if expr.op == "column" and expr.value not in mine:
-                    parted.value(expr)
-            parted.others.append(condition)
+                if expr.op == "column" and expr.value not in member_columns:
+                    parted.add_value(expr)
+            parted.other_conditions.append(condition)
     return parted
 
 
-def _compared(condition: Expr, mine: set[str]) -> tuple[Expr, str, Expr] | None:
+def _as_range_condition(condition: Expr, member_columns: set[str]) -> tuple[Expr, str, Expr] | None:
     """(value of the row, operator, bound of the member), if that is what is compared."""
     if condition.op not in _MIRRORED or condition.args[0].type != condition.args[1].type:
         return None
     left, right = condition.args
-    if left.columns() & mine:
+    if left.columns() & member_columns:
         left, right, operator = right, left, _MIRRORED[condition.op]
     else:
         operator = condition.op
-    if not left.columns() or left.columns() & mine or not right.columns() or not right.columns() <= mine:
+    if (
+        not left.columns()
+        or left.columns() & member_columns
+        or not right.columns()
+        or not right.columns() <= member_columns
+    ):
         return None
     return left, operator, right
 
 
-def _true(condition: Expr) -> Expr:
+def _null_as_false(condition: Expr) -> Expr:
     """A condition that is NULL is not met."""
     no = Expr("literal", types.BOOLEAN, value=False, nullable=False)
     return Expr("Coalesce", types.BOOLEAN, (condition, no), nullable=False) if condition.nullable else condition
 
 
-def _is_stored(type_: types.Type) -> bool:
+def _has_arrow_type(type_: types.Type) -> bool:
     try:
         types.arrow(type_)
     except Unsupported:
@@ -343,15 +359,15 @@ def _is_stored(type_: types.Type) -> bool:
     return True
 
 
-def _named(known: list[Named], expr: Expr, prefix: str) -> str:
-    for n in known:
+def _name_expr(named_exprs: list[Named], expr: Expr, prefix: str) -> str:
+    for n in named_exprs:
         if n.expr == expr:
             return n.name
-    known.append(Named(f"{prefix}{len(known)}", expr))
-    return known[-1].name
+    named_exprs.append(Named(f"{prefix}{len(named_exprs)}", expr))
+    return named_exprs[-1].name
 
 
-def _places(values: Sequence[Named], parameters: Mapping[str, Column]) -> dict[str, Expr]:
+def _operator_columns(values: Sequence[Named], parameters: Mapping[str, Column]) -> dict[str, Expr]:
     """The columns of a condition by the names that the operator has for them."""
-    rows = {str(n.expr.value): reference(n.column) for n in values if n.expr.op == "column"}
-    return rows | {name: reference(c) for name, c in parameters.items()}
+    rows = {str(n.expr.value): column_reference(n.column) for n in values if n.expr.op == "column"}
+    return rows | {name: column_reference(c) for name, c in parameters.items()}

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_EACH, _SEEN, _WHOLE, _KEPT = 1.1e-2, 5e-8, 2.5e-1, 1.5e-6
-_TURN, _MET, _ROUND, _SUMMED = 3.5e-3, 2.5e-7, 1.2e-2, 2e-6
-_COPY, _AGAIN = 6e-3, 1e-3
+_VIEW_LOAD, _VIEW_LOAD_ROW, _FAMILY_LOAD, _FAMILY_LOAD_ROW = 1.1e-2, 5e-8, 2.5e-1, 1.5e-6
+_VIEW_BATCH, _VIEW_BATCH_ROW, _FAMILY_BATCH, _FAMILY_BATCH_ROW = 3.5e-3, 2.5e-7, 1.2e-2, 2e-6
+_EQUAL_VIEW_LOAD, _EQUAL_VIEW_BATCH = 6e-3, 1e-3
 
-EXPECTED = 10_000
+EXPECTED_ROWS = 10_000
 """Changed rows of the batch that is spoken of."""
 
 
@@ -28,32 +28,32 @@ class Cost:
     batch: float
 
     def __str__(self) -> str:
-        return f"load {_seconds(self.load)}, a batch of {EXPECTED:,} changed rows {_seconds(self.batch)}"
+        return f"load {_format_seconds(self.load)}, a batch of {EXPECTED_ROWS:,} changed rows {_format_seconds(self.batch)}"
 
 
-def apart(views: int, different: int, rows: int) -> Cost:
-    equal = views - different
-    load = different * (_EACH + rows * _SEEN) + equal * _COPY
-    return Cost(load, different * (_TURN + EXPECTED * _MET) + equal * _AGAIN)
+def separate_cost(views: int, distinct_views: int, rows: int) -> Cost:
+    equal = views - distinct_views
+    load = distinct_views * (_VIEW_LOAD + rows * _VIEW_LOAD_ROW) + equal * _EQUAL_VIEW_LOAD
+    return Cost(load, distinct_views * (_VIEW_BATCH + EXPECTED_ROWS * _VIEW_BATCH_ROW) + equal * _EQUAL_VIEW_BATCH)
 
 
-def family(rows: int) -> Cost:
+def family_cost(rows: int) -> Cost:
     """The number of views does not matter to the model: what members take is small beside the rows."""
-    return Cost(_WHOLE + rows * _KEPT, _ROUND + EXPECTED * _SUMMED)
+    return Cost(_FAMILY_LOAD + rows * _FAMILY_LOAD_ROW, _FAMILY_BATCH + EXPECTED_ROWS * _FAMILY_BATCH_ROW)
 
 
-def worthwhile(views: int, different: int, rows: int) -> bool:
+def is_family_cheaper(views: int, distinct_views: int, rows: int) -> bool:
     """Whether so many views, of which so many are different, are better kept as a family: loaded and maintained
     faster."""
-    one, other = family(rows), apart(views, different, rows)
+    one, other = family_cost(rows), separate_cost(views, distinct_views, rows)
     return one.load < other.load and one.batch < other.batch
 
 
-def fewest(rows: int) -> int:
+def min_family_views(rows: int) -> int:
     """From how many different views on that is so."""
-    alone, together = apart(1, 1, rows), family(rows)
+    alone, together = separate_cost(1, 1, rows), family_cost(rows)
     return 1 + int(max(together.load / alone.load, together.batch / alone.batch))
 
 
-def _seconds(number: float) -> str:
+def _format_seconds(number: float) -> str:
     return f"{number * 1e3:,.0f} ms" if number < 1 else f"{number:,.1f} s"

@@ -36,138 +36,138 @@ from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node, Order, Query
 _COMPARISONS = frozenset({"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual"})
 _ARITHMETIC = frozenset({"Add", "Subtract", "Multiply"})
 _NODES = frozenset({"scan", "filter", "project", "join", "aggregate", "union", "sort", "expand"})
-_MOST = 12
+_MAX_PARAMETERS = 12
 """Parameters of a family: each is part of every key."""
-_DEEPEST = 40
-_LONGEST = 200
+_MAX_DEPTH = 40
+_MAX_TEXT_LENGTH = 200
 """Characters of a text that is part of every key of its member."""
 
 
 @dataclass(frozen=True)
-class Opened:
+class QueryTemplate:
     """A plan whose open literals are parameters, and what they were."""
 
     query: Query
     types: tuple[Type, ...]
     values: tuple[Any, ...]
-    template: str
+    template_key: str
     """The same for the plans of one template, and for no others."""
 
     @property
     def parameters(self) -> tuple[Column, ...]:
-        return tuple(Column(_name(i), t, nullable=False) for i, t in enumerate(self.types))
+        return tuple(Column(_parameter_name(i), t, nullable=False) for i, t in enumerate(self.types))
 
     @property
-    def closed(self) -> Query:
+    def bound_query(self) -> Query:
         """The plan as it was."""
         literals = {
-            _name(i): Expr("literal", t, value=v, nullable=False)
+            _parameter_name(i): Expr("literal", t, value=v, nullable=False)
             for i, (t, v) in enumerate(zip(self.types, self.values, strict=True))
         }
-        return Query(_closed(self.query.root, literals), self.query.output)
+        return Query(_bind_node(self.query.root, literals), self.query.output)
 
     def to_json(self) -> dict[str, Any]:
         """The plan with its parameters; their types are those of the table of parameters, values its members have."""
         return ViewPlan(self.query, {}).to_json()
 
-    def having(self, values: Sequence[Any]) -> Opened | None:
+    def with_values(self, values: Sequence[Any]) -> QueryTemplate | None:
         """The same plan with other constants; None if one of them may not stand open."""
-        if not all(may_stand_open(t, v) for t, v in zip(self.types, values, strict=True)):
+        if not all(can_be_parameter(t, v) for t, v in zip(self.types, values, strict=True)):
             return None
         return replace(self, values=tuple(values))
 
 
-def opened(query: Query, key: Sequence[str] = ()) -> Opened | None:
+def make_query_template(query: Query, key: Sequence[str] = ()) -> QueryTemplate | None:
     """A query as a member of a family with these parameters; None if it has none, or stays apart.
 
     `key`: the columns that its statement names as its key.
     """
-    if any(node.kind not in _NODES for node in query.root.walk()) or not _is_steady(query.root):
+    if any(node.kind not in _NODES for node in query.root.walk()) or not _is_error_free(query.root):
         return None
-    opening = _Opening([], [])
-    root = opening.node(query.root)
-    if not 0 < len(opening.values) <= _MOST:
+    opening = _TemplateBuilder([], [])
+    root = opening.open_node(query.root)
+    if not 0 < len(opening.values) <= _MAX_PARAMETERS:
         return None
     said = [nodes.node_to_json(root), [[name, c.name, str(c.type), c.nullable] for name, c in query.output], [*key]]
     template = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    return Opened(Query(root, query.output), tuple(opening.types), tuple(opening.values), template)
+    return QueryTemplate(Query(root, query.output), tuple(opening.types), tuple(opening.values), template)
 
 
-def _name(place: int) -> str:
-    return f"¤p{place}"
+def _parameter_name(index: int) -> str:
+    return f"¤p{index}"
 
 
 @dataclass
-class _Opening:
+class _TemplateBuilder:
     types: list[Type]
     values: list[Any]
 
-    def node(self, node: Node) -> Node:
+    def open_node(self, node: Node) -> Node:
         changed: dict[str, Any] = {}
         for f in fields(node):
             value = getattr(node, f.name)
             if isinstance(value, Node):
-                changed[f.name] = self.node(value)
+                changed[f.name] = self.open_node(value)
             elif isinstance(value, tuple) and value and isinstance(value[0], Node):
-                changed[f.name] = tuple(map(self.node, value))
+                changed[f.name] = tuple(map(self.open_node, value))
         if isinstance(node, nodes.Filter | nodes.Join) and node.condition is not None:
-            changed["condition"] = self.condition(node.condition)
+            changed["condition"] = self.open_condition(node.condition)
         return replace(node, **changed) if changed else node
 
-    def condition(self, expr: Expr, depth: int = 0) -> Expr:
+    def open_condition(self, expr: Expr, depth: int = 0) -> Expr:
         """Open what is compared; a comparison within an expression of another kind, or far down, is left as it is."""
-        if expr.op in ("And", "Or", "Not") and depth < _DEEPEST:
-            return replace(expr, args=tuple(self.condition(a, depth + 1) for a in expr.args))
+        if expr.op in ("And", "Or", "Not") and depth < _MAX_DEPTH:
+            return replace(expr, args=tuple(self.open_condition(a, depth + 1) for a in expr.args))
         if expr.op not in _COMPARISONS:
             return expr
         left, right = expr.args
-        if _is_open(left) and right.columns():
-            return replace(expr, args=(self.parameter(left), right))
-        if _is_open(right) and left.columns():
-            return replace(expr, args=(left, self.parameter(right)))
+        if _is_parameter_literal(left) and right.columns():
+            return replace(expr, args=(self.add_parameter(left), right))
+        if _is_parameter_literal(right) and left.columns():
+            return replace(expr, args=(left, self.add_parameter(right)))
         return expr
 
-    def parameter(self, literal: Expr) -> Expr:
+    def add_parameter(self, literal: Expr) -> Expr:
         self.types.append(literal.type)
         self.values.append(literal.value)
-        return Expr(PARAMETER, literal.type, value=_name(len(self.values) - 1), nullable=False)
+        return Expr(PARAMETER, literal.type, value=_parameter_name(len(self.values) - 1), nullable=False)
 
 
-def _closed(node: Node, literals: Mapping[str, Expr]) -> Node:
+def _bind_node(node: Node, literals: Mapping[str, Expr]) -> Node:
     changed: dict[str, Any] = {}
     for f in fields(node):
         value = getattr(node, f.name)
         if isinstance(value, Node):
-            changed[f.name] = _closed(value, literals)
+            changed[f.name] = _bind_node(value, literals)
         elif isinstance(value, tuple) and value and isinstance(value[0], Node):
-            changed[f.name] = tuple(_closed(v, literals) for v in value)
+            changed[f.name] = tuple(_bind_node(v, literals) for v in value)
         elif isinstance(value, Expr):
-            changed[f.name] = _filled(value, literals)
+            changed[f.name] = _bind_expr(value, literals)
     return replace(node, **changed) if changed else node
 
 
-def _filled(expr: Expr, literals: Mapping[str, Expr]) -> Expr:
+def _bind_expr(expr: Expr, literals: Mapping[str, Expr]) -> Expr:
     if expr.op == PARAMETER:
         return literals[expr.value]
-    return replace(expr, args=tuple(_filled(a, literals) for a in expr.args)) if expr.args else expr
+    return replace(expr, args=tuple(_bind_expr(a, literals) for a in expr.args)) if expr.args else expr
 
 
-def _is_open(expr: Expr) -> bool:
-    return expr.op == "literal" and may_stand_open(expr.type, expr.value)
+def _is_parameter_literal(expr: Expr) -> bool:
+    return expr.op == "literal" and can_be_parameter(expr.type, expr.value)
 
 
-def may_stand_open(type_: Type, value: Any) -> bool:
+def can_be_parameter(type_: Type, value: Any) -> bool:
     """Whether a literal can be a parameter: a value that keys have, and neither NULL nor NaN nor long."""
     if value is None:
         return False
     if types.is_float(type_):
         return not math.isnan(float(value))
     if type_ == types.STRING:
-        return len(value) <= _LONGEST
+        return len(value) <= _MAX_TEXT_LENGTH
     return types.is_integer(type_) or bool(types.decimal_digits(type_)) or type_ in (types.DATE, *types.TIMES)
 
 
-def _is_steady(root: Node) -> bool:
+def _is_error_free(root: Node) -> bool:
     """Whether nothing in a plan fails on a row, but for decimals of too many digits."""
     for node in root.walk():
         for expr in _expressions(node):

@@ -24,8 +24,8 @@ from viewkeeper.errors import Unsupported
 from viewkeeper.model import types
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Type
-from viewkeeper.plan.compile.branch import conjunction, conjuncts, raises, reference
-from viewkeeper.plan.compile.measures import call_argument, is_sum
+from viewkeeper.plan.compile.branch import can_any_raise, column_reference, conjunction, conjuncts
+from viewkeeper.plan.compile.measures import call_argument, is_incremental
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node, Order, Query
 
@@ -38,7 +38,7 @@ _ONE = Expr("literal", types.INT, value=1, nullable=False)
 def lift(query: Query, table: Table) -> Query:
     """The query of all members over the table of parameters, which come first in its result."""
     taken = [int(c.name[1:]) for node in query.root.walk() for c in node.columns]
-    lifted = _Lifting(table, count(max(taken, default=-1) + 1)).settled_at_root(query.root)
+    lifted = _PlanLifter(table, count(max(taken, default=-1) + 1)).lift_root(query.root)
     shown = tuple((c.name, lifted.members[c.name.lower()]) for c in table.key_columns)
     return Query(lifted.node, (*shown, *query.output))
 
@@ -48,7 +48,7 @@ def has_parameters(*exprs: Expr | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Lifted:
+class LiftedPlan:
     """`pending`: conditions that are still to be met. `members`: the column of each parameter, if rows are members'."""
 
     node: Node
@@ -56,13 +56,13 @@ class Lifted:
     members: Mapping[str, Column] | None = None
 
     @property
-    def is_free(self) -> bool:
+    def is_member_independent(self) -> bool:
         """Whether it is the same for all members."""
         return not self.pending and self.members is None
 
 
 @dataclass(frozen=True)
-class Settled:
+class MemberPlan:
     node: Node
     members: Mapping[str, Column]
 
@@ -71,233 +71,243 @@ class Settled:
         return tuple(self.members.values())
 
     @property
-    def named(self) -> tuple[Named, ...]:
-        return tuple(Named(c.name, reference(c)) for c in self.columns)
+    def key_exprs(self) -> tuple[Named, ...]:
+        return tuple(Named(c.name, column_reference(c)) for c in self.columns)
 
-    def see(self, expr: Expr) -> Expr:
+    def bind(self, expr: Expr) -> Expr:
         """The expression with the member's columns for parameters."""
-        return seen(expr, self.members)
+        return bind_parameters(expr, self.members)
 
-    def call(self, call: Call) -> Call:
-        condition = None if call.filter is None else self.see(call.filter)
-        return replace(call, args=tuple(self.see(a) for a in call.args), filter=condition)
+    def bind_call(self, call: Call) -> Call:
+        condition = None if call.filter is None else self.bind(call.filter)
+        return replace(call, args=tuple(self.bind(a) for a in call.args), filter=condition)
 
-    def order(self, order: Iterable[Order]) -> tuple[Order, ...]:
-        return tuple(replace(o, expr=self.see(o.expr)) for o in order)
+    def bind_order(self, order: Iterable[Order]) -> tuple[Order, ...]:
+        return tuple(replace(o, expr=self.bind(o.expr)) for o in order)
 
     @property
-    def lifted(self) -> Lifted:
-        return Lifted(self.node, (), self.members)
+    def as_lifted(self) -> LiftedPlan:
+        return LiftedPlan(self.node, (), self.members)
 
 
-def seen(expr: Expr, members: Mapping[str, Column]) -> Expr:
+def bind_parameters(expr: Expr, members: Mapping[str, Column]) -> Expr:
     if expr.op == PARAMETER:
-        return reference(members[expr.value])
-    return replace(expr, args=tuple(seen(a, members) for a in expr.args)) if expr.args else expr
+        return column_reference(members[expr.value])
+    return replace(expr, args=tuple(bind_parameters(a, members) for a in expr.args)) if expr.args else expr
 
 
 @dataclass(frozen=True)
-class _Lifting:
+class _PlanLifter:
     table: Table
     numbers: count[int]
 
-    def fresh(self, type_: Type, nullable: bool = True) -> Column:
+    def new_column(self, type_: Type, nullable: bool = True) -> Column:
         return Column(f"c{next(self.numbers)}", type_, nullable)
 
-    def scan(self) -> nodes.Scan:
+    def scan_members(self) -> nodes.Scan:
         """The members: a scan of the parameters, with columns of its own."""
-        return nodes.Scan(self.table.id, tuple((self.fresh(c.type, False), c.inside) for c in self.table.key_columns))
+        return nodes.Scan(
+            self.table.id, tuple((self.new_column(c.type, False), c.internal_name) for c in self.table.key_columns)
+        )
 
     def members_of(self, columns: Sequence[Column]) -> Mapping[str, Column]:
         return {c.name.lower(): mine for c, mine in zip(self.table.key_columns, columns, strict=True)}
 
-    def settled(self, lifted: Lifted) -> Settled:
+    def join_members(self, lifted: LiftedPlan) -> MemberPlan:
         if lifted.members is None:
-            scan = self.scan()
+            scan = self.scan_members()
             members = self.members_of(scan.columns)
-            condition = conjunction([seen(c, members) for c in lifted.pending])
-            return Settled(nodes.Members(lifted.node, scan, condition), members)
-        condition = conjunction([seen(c, lifted.members) for c in lifted.pending])
+            condition = conjunction([bind_parameters(c, members) for c in lifted.pending])
+            return MemberPlan(nodes.MemberJoin(lifted.node, scan, condition), members)
+        condition = conjunction([bind_parameters(c, lifted.members) for c in lifted.pending])
         node = lifted.node if condition is None else nodes.Filter(lifted.node, condition)
-        return Settled(node, lifted.members)
+        return MemberPlan(node, lifted.members)
 
-    def settled_at_root(self, root: Node) -> Settled:
-        return self.settled(self.lift(root))
+    def lift_root(self, root: Node) -> MemberPlan:
+        return self.join_members(self.lift(root))
 
-    def lift(self, node: Node) -> Lifted:
+    def lift(self, node: Node) -> LiftedPlan:
         handler = _HANDLERS.get(node.kind)
         if handler is None:
             raise Unsupported(f"{node.kind.upper()} is not supported in a family of views.")
         return handler(self, node)
 
 
-def _scan(lifting: _Lifting, node: nodes.Scan) -> Lifted:
-    return Lifted(node)
+def _lift_scan(lifter: _PlanLifter, node: nodes.Scan) -> LiftedPlan:
+    return LiftedPlan(node)
 
 
-def _filter(lifting: _Lifting, node: nodes.Filter) -> Lifted:
-    child = lifting.lift(node.child)
+def _lift_filter(lifter: _PlanLifter, node: nodes.Filter) -> LiftedPlan:
+    child = lifter.lift(node.child)
     now: list[Expr] = []
     later = list(child.pending)
     for condition in conjuncts(node.condition):
         # What can fail must not be tried on rows that a condition before it would have kept away.
-        waits = has_parameters(condition) or (later and raises_over(condition))
+        waits = has_parameters(condition) or (later and can_raise_when_bound(condition))
         (later if waits else now).append(condition)
     below = conjunction(now)
-    return Lifted(child.node if below is None else nodes.Filter(child.node, below), tuple(later), child.members)
+    return LiftedPlan(child.node if below is None else nodes.Filter(child.node, below), tuple(later), child.members)
 
 
-def raises_over(expr: Expr) -> bool:
+def can_raise_when_bound(expr: Expr) -> bool:
     """Whether it can fail, a parameter being a value."""
-    return raises([over_columns(expr)])
+    return can_any_raise([parameters_as_columns(expr)])
 
 
-def over_columns(expr: Expr) -> Expr:
+def parameters_as_columns(expr: Expr) -> Expr:
     if expr.op == PARAMETER:
         return Expr("column", expr.type, value=str(expr.value), nullable=expr.nullable)
-    return replace(expr, args=tuple(over_columns(a) for a in expr.args)) if expr.args else expr
+    return replace(expr, args=tuple(parameters_as_columns(a) for a in expr.args)) if expr.args else expr
 
 
-def _project(lifting: _Lifting, node: nodes.Project) -> Lifted:
-    child = lifting.lift(node.child)
-    if has_parameters(*(n.expr for n in node.exprs)) or (child.pending and raises_over_any(node.exprs)):
-        child = lifting.settled(child).lifted
-    exprs = [Named(n.name, n.expr if child.members is None else seen(n.expr, child.members)) for n in node.exprs]
+def _lift_project(lifter: _PlanLifter, node: nodes.Project) -> LiftedPlan:
+    child = lifter.lift(node.child)
+    if has_parameters(*(n.expr for n in node.exprs)) or (child.pending and can_any_raise_when_bound(node.exprs)):
+        child = lifter.join_members(child).as_lifted
+    exprs = [
+        Named(n.name, n.expr if child.members is None else bind_parameters(n.expr, child.members)) for n in node.exprs
+    ]
     wanted = frozenset().union(*(c.columns() for c in child.pending))
     wanted |= {c.name for c in (child.members or {}).values()}
     given = {n.name for n in exprs}
-    exprs += [Named(c.name, reference(c)) for c in child.node.columns if c.name in wanted - given]
-    return Lifted(nodes.Project(child.node, tuple(exprs)), child.pending, child.members)
+    exprs += [Named(c.name, column_reference(c)) for c in child.node.columns if c.name in wanted - given]
+    return LiftedPlan(nodes.Project(child.node, tuple(exprs)), child.pending, child.members)
 
 
-def raises_over_any(exprs: Iterable[Named]) -> bool:
-    return any(raises_over(n.expr) for n in exprs)
+def can_any_raise_when_bound(exprs: Iterable[Named]) -> bool:
+    return any(can_raise_when_bound(n.expr) for n in exprs)
 
 
-def _join(lifting: _Lifting, node: nodes.Join) -> Lifted:
-    if node.how == "right":
-        return _join(lifting, replace(node, how="left", left=node.right, right=node.left))
-    left, right = lifting.lift(node.left), lifting.lift(node.right)
+def _lift_join(lifter: _PlanLifter, node: nodes.Join) -> LiftedPlan:
+    if node.join_type == "right":
+        return _lift_join(lifter, replace(node, join_type="left", left=node.right, right=node.left))
+    left, right = lifter.lift(node.left), lifter.lift(node.right)
     conditions = conjuncts(node.condition)
-    if node.how == "inner":
-        return _inner(lifting, left, right, conditions)
-    if right.is_free and not has_parameters(*conditions) and node.how != "full":
-        return Lifted(replace(node, left=left.node, right=right.node), left.pending, left.members)
-    if left.is_free and right.is_free and not has_parameters(*conditions):
-        return Lifted(replace(node, left=left.node, right=right.node))
-    one = lifting.settled(left)
-    if node.how == "full" or right.members is not None:
-        other = lifting.settled(right)
-        here = [*(one.see(c) for c in conditions), *_same(one, other)]
+    if node.join_type == "inner":
+        return _lift_inner_join(lifter, left, right, conditions)
+    if right.is_member_independent and not has_parameters(*conditions) and node.join_type != "full":
+        return LiftedPlan(replace(node, left=left.node, right=right.node), left.pending, left.members)
+    if left.is_member_independent and right.is_member_independent and not has_parameters(*conditions):
+        return LiftedPlan(replace(node, left=left.node, right=right.node))
+    one = lifter.join_members(left)
+    if node.join_type == "full" or right.members is not None:
+        other = lifter.join_members(right)
+        here = [*(one.bind(c) for c in conditions), *_same_member(one, other)]
         joined = replace(node, left=one.node, right=other.node, condition=conjunction(here))
-        return _coalesced(lifting, joined, one, other) if node.how == "full" else Lifted(joined, (), one.members)
-    here = [one.see(c) for c in (*conditions, *right.pending)]
-    return Lifted(replace(node, left=one.node, right=right.node, condition=conjunction(here)), (), one.members)
+        return (
+            _coalesce_members(lifter, joined, one, other)
+            if node.join_type == "full"
+            else LiftedPlan(joined, (), one.members)
+        )
+    here = [one.bind(c) for c in (*conditions, *right.pending)]
+    return LiftedPlan(replace(node, left=one.node, right=right.node, condition=conjunction(here)), (), one.members)
 
 
-def _inner(lifting: _Lifting, left: Lifted, right: Lifted, conditions: Sequence[Expr]) -> Lifted:
+def _lift_inner_join(
+    lifter: _PlanLifter, left: LiftedPlan, right: LiftedPlan, conditions: Sequence[Expr]
+) -> LiftedPlan:
     now = [c for c in conditions if not has_parameters(c)]
     pending = (*left.pending, *right.pending, *(c for c in conditions if has_parameters(c)))
     if left.members is not None and right.members is not None:
-        now += _same(Settled(left.node, left.members), Settled(right.node, right.members))
+        now += _same_member(MemberPlan(left.node, left.members), MemberPlan(right.node, right.members))
     joined = nodes.Join("inner", left.node, right.node, conjunction(now))
-    return Lifted(joined, pending, left.members if left.members is not None else right.members)
+    return LiftedPlan(joined, pending, left.members if left.members is not None else right.members)
 
 
-def _same(one: Settled, other: Settled) -> list[Expr]:
+def _same_member(left: MemberPlan, right: MemberPlan) -> list[Expr]:
     """Rows of one member meet rows of the same."""
     return [
-        Expr("EqualTo", types.BOOLEAN, (reference(a), reference(other.members[name])), nullable=False)
-        for name, a in one.members.items()
+        Expr("EqualTo", types.BOOLEAN, (column_reference(a), column_reference(right.members[name])), nullable=False)
+        for name, a in left.members.items()
     ]
 
 
-def _coalesced(lifting: _Lifting, joined: nodes.Join, one: Settled, other: Settled) -> Lifted:
+def _coalesce_members(lifter: _PlanLifter, joined: nodes.Join, left: MemberPlan, right: MemberPlan) -> LiftedPlan:
     """Of a full join either side may say whose the row is."""
-    members = {name: lifting.fresh(c.type, False) for name, c in one.members.items()}
+    members = {name: lifter.new_column(c.type, False) for name, c in left.members.items()}
     either = [
-        Named(members[name].name, Expr("Coalesce", a.type, tuple(map(reference, (a, other.members[name])))))
-        for name, a in one.members.items()
+        Named(members[name].name, Expr("Coalesce", a.type, tuple(map(column_reference, (a, right.members[name])))))
+        for name, a in left.members.items()
     ]
-    kept = [Named(c.name, reference(c)) for c in joined.columns]
-    return Lifted(nodes.Project(joined, (*kept, *either)), (), members)
+    kept = [Named(c.name, column_reference(c)) for c in joined.columns]
+    return LiftedPlan(nodes.Project(joined, (*kept, *either)), (), members)
 
 
-def _aggregate(lifting: _Lifting, node: nodes.Aggregate) -> Lifted:
-    child = lifting.lift(node.child)
+def _lift_aggregate(lifter: _PlanLifter, node: nodes.Aggregate) -> LiftedPlan:
+    child = lifter.lift(node.child)
     inside = [
         *(k.expr for k in node.keys),
         *(a for c in node.calls for a in (*c.args, *([c.filter] if c.filter else ()))),
     ]
-    if child.is_free and not has_parameters(*inside):
-        return Lifted(replace(node, child=child.node))
-    settled = lifting.settled(child)
-    keys = tuple(Named(lifting.fresh(c.type, False).name, reference(c)) for c in settled.columns)
-    members = lifting.members_of([k.column for k in keys])
-    calls = tuple(settled.call(c) for c in node.calls)
+    if child.is_member_independent and not has_parameters(*inside):
+        return LiftedPlan(replace(node, child=child.node))
+    settled = lifter.join_members(child)
+    keys = tuple(Named(lifter.new_column(c.type, False).name, column_reference(c)) for c in settled.columns)
+    members = lifter.members_of([k.column for k in keys])
+    calls = tuple(settled.bind_call(c) for c in node.calls)
     if node.keys:
-        own = tuple(Named(k.name, settled.see(k.expr)) for k in node.keys)
-        return Lifted(nodes.Aggregate(settled.node, (*keys, *own), calls), (), members)
-    below, calls = _over_nothing(lifting, settled, calls)
-    return Lifted(nodes.Aggregate(below, keys, calls), (), members)
+        own = tuple(Named(k.name, settled.bind(k.expr)) for k in node.keys)
+        return LiftedPlan(nodes.Aggregate(settled.node, (*keys, *own), calls), (), members)
+    below, calls = _add_seeds(lifter, settled, calls)
+    return LiftedPlan(nodes.Aggregate(below, keys, calls), (), members)
 
 
-def _over_nothing(lifting: _Lifting, settled: Settled, calls: tuple[Call, ...]) -> tuple[Node, tuple[Call, ...]]:
+def _add_seeds(lifter: _PlanLifter, plan: MemberPlan, calls: tuple[Call, ...]) -> tuple[Node, tuple[Call, ...]]:
     """A global aggregate has a row over nothing too: each member brings a row of NULLs, which no call counts."""
-    one = lifting.fresh(types.INT)
-    exprs: dict[str, Named] = {n.name: n for n in (*settled.named, Named(one.name, _ONE))}
+    one = lifter.new_column(types.INT)
+    exprs: dict[str, Named] = {n.name: n for n in (*plan.key_exprs, Named(one.name, _ONE))}
     made: list[Call] = []
-    there = Expr("IsNotNull", types.BOOLEAN, (reference(one),), nullable=False)
+    there = Expr("IsNotNull", types.BOOLEAN, (column_reference(one),), nullable=False)
     for call in calls:
-        if is_sum(call):
+        if is_incremental(call):
             argument = call_argument(call) or _ONE
-            column = lifting.fresh(argument.type)
+            column = lifter.new_column(argument.type)
             exprs[column.name] = Named(column.name, argument)
-            made.append(replace(call, args=(reference(column),), filter=None))
+            made.append(replace(call, args=(column_reference(column),), filter=None))
         else:
             condition = there if call.filter is None else Expr("And", types.BOOLEAN, (there, call.filter))
             made.append(replace(call, filter=condition))
             used = frozenset().union(*(a.columns() for a in (*call.args, condition)))
-            given = (Named(c.name, reference(c)) for c in settled.node.columns if c.name in used)
+            given = (Named(c.name, column_reference(c)) for c in plan.node.columns if c.name in used)
             exprs |= {n.name: n for n in given if n.name not in exprs}
-    return nodes.Seeded(nodes.Project(settled.node, tuple(exprs.values())), lifting.scan(), settled.columns), tuple(
-        made
-    )
+    return nodes.MemberSeeds(
+        nodes.Project(plan.node, tuple(exprs.values())), lifter.scan_members(), plan.columns
+    ), tuple(made)
 
 
-def _union(lifting: _Lifting, node: nodes.Union) -> Lifted:
-    children = [lifting.lift(child) for child in node.inputs]
-    if all(child.is_free for child in children):
-        return Lifted(replace(node, inputs=tuple(c.node for c in children)))
+def _lift_union(lifter: _PlanLifter, node: nodes.Union) -> LiftedPlan:
+    children = [lifter.lift(child) for child in node.inputs]
+    if all(child.is_member_independent for child in children):
+        return LiftedPlan(replace(node, inputs=tuple(c.node for c in children)))
     inputs = []
-    for child, was in zip(map(lifting.settled, children), node.inputs, strict=True):
-        own = tuple(Named(c.name, reference(c)) for c in was.columns)
-        inputs.append(nodes.Project(child.node, (*child.named, *own)))
-    output = [lifting.fresh(c.type, False) for c in lifting.table.key_columns]
-    return Lifted(nodes.Union(tuple(inputs), (*output, *node.output)), (), lifting.members_of(output))
+    for child, was in zip(map(lifter.join_members, children), node.inputs, strict=True):
+        own = tuple(Named(c.name, column_reference(c)) for c in was.columns)
+        inputs.append(nodes.Project(child.node, (*child.key_exprs, *own)))
+    output = [lifter.new_column(c.type, False) for c in lifter.table.key_columns]
+    return LiftedPlan(nodes.Union(tuple(inputs), (*output, *node.output)), (), lifter.members_of(output))
 
 
-def _sort(lifting: _Lifting, node: nodes.Sort) -> Lifted:
-    child = lifting.lift(node.child)
-    if child.is_free and not has_parameters(*(o.expr for o in node.order)):
-        return Lifted(replace(node, child=child.node))
-    settled = lifting.settled(child)
-    order = (*(Order(reference(c)) for c in settled.columns), *settled.order(node.order))
-    return Lifted(nodes.Sort(settled.node, order), (), settled.members)
+def _lift_sort(lifter: _PlanLifter, node: nodes.Sort) -> LiftedPlan:
+    child = lifter.lift(node.child)
+    if child.is_member_independent and not has_parameters(*(o.expr for o in node.order)):
+        return LiftedPlan(replace(node, child=child.node))
+    settled = lifter.join_members(child)
+    order = (*(Order(column_reference(c)) for c in settled.columns), *settled.bind_order(node.order))
+    return LiftedPlan(nodes.Sort(settled.node, order), (), settled.members)
 
 
-def _limit(lifting: _Lifting, node: nodes.Limit) -> Lifted:
+def _lift_limit(lifter: _PlanLifter, node: nodes.Limit) -> LiftedPlan:
     """The first rows of each member: those with the first numbers."""
-    child = lifting.lift(node.child)
-    if child.is_free:
-        return Lifted(replace(node, child=child.node))
+    child = lifter.lift(node.child)
+    if child.is_member_independent:
+        return LiftedPlan(replace(node, child=child.node))
     order = node.child.order if isinstance(node.child, nodes.Sort) else ()
-    below = lifting.settled(lifting.lift(node.child.child) if isinstance(node.child, nodes.Sort) else child)
-    number = lifting.fresh(types.INT, False)
+    below = lifter.join_members(lifter.lift(node.child.child) if isinstance(node.child, nodes.Sort) else child)
+    number = lifter.new_column(types.INT, False)
     frame = (("frame", ("rows", "unbounded preceding", "current row")),)
     call = Call(number.name, "RowNumber", (), types.INT, value=frame, nullable=False)
-    partition = tuple(map(reference, below.columns))
-    window = nodes.Window(below.node, partition, below.order(order), (call,))
+    partition = tuple(map(column_reference, below.columns))
+    window = nodes.Window(below.node, partition, below.bind_order(order), (call,))
     last = None if node.count is None else node.count + node.offset
     tests = [("GreaterThan", node.offset)] if node.offset else []
     tests += [] if last is None else [("LessThanOrEqual", last)]
@@ -305,55 +315,57 @@ def _limit(lifting: _Lifting, node: nodes.Limit) -> Lifted:
         Expr(
             op,
             types.BOOLEAN,
-            (reference(number), Expr("literal", types.INT, value=value, nullable=False)),
+            (column_reference(number), Expr("literal", types.INT, value=value, nullable=False)),
             nullable=False,
         )
         for op, value in tests
     ]
     condition = conjunction(conditions)
-    return Lifted(window if condition is None else nodes.Filter(window, condition), (), below.members)
+    return LiftedPlan(window if condition is None else nodes.Filter(window, condition), (), below.members)
 
 
-def _window(lifting: _Lifting, node: nodes.Window) -> Lifted:
-    child = lifting.lift(node.child)
+def _lift_window(lifter: _PlanLifter, node: nodes.Window) -> LiftedPlan:
+    child = lifter.lift(node.child)
     inside = [*node.partition, *(o.expr for o in node.order), *(a for c in node.calls for a in c.args)]
-    if child.is_free and not has_parameters(*inside):
-        return Lifted(replace(node, child=child.node))
-    below = lifting.settled(child)
-    partition = (*map(reference, below.columns), *(below.see(p) for p in node.partition))
-    calls = tuple(below.call(c) for c in node.calls)
-    return Lifted(nodes.Window(below.node, partition, below.order(node.order), calls), (), below.members)
+    if child.is_member_independent and not has_parameters(*inside):
+        return LiftedPlan(replace(node, child=child.node))
+    below = lifter.join_members(child)
+    partition = (*map(column_reference, below.columns), *(below.bind(p) for p in node.partition))
+    calls = tuple(below.bind_call(c) for c in node.calls)
+    return LiftedPlan(nodes.Window(below.node, partition, below.bind_order(node.order), calls), (), below.members)
 
 
-def _expand(lifting: _Lifting, node: nodes.Expand) -> Lifted:
-    child = lifting.lift(node.child)
-    if child.is_free and not has_parameters(*(e for p in node.projections for e in p)):
-        return Lifted(replace(node, child=child.node))
-    below = lifting.settled(child)
-    members = [lifting.fresh(c.type, False) for c in below.columns]
-    rows = tuple((*map(reference, below.columns), *(below.see(e) for e in p)) for p in node.projections)
-    return Lifted(nodes.Expand(below.node, rows, (*members, *node.output)), (), lifting.members_of(members))
+def _lift_expand(lifter: _PlanLifter, node: nodes.Expand) -> LiftedPlan:
+    child = lifter.lift(node.child)
+    if child.is_member_independent and not has_parameters(*(e for p in node.projections for e in p)):
+        return LiftedPlan(replace(node, child=child.node))
+    below = lifter.join_members(child)
+    members = [lifter.new_column(c.type, False) for c in below.columns]
+    rows = tuple((*map(column_reference, below.columns), *(below.bind(e) for e in p)) for p in node.projections)
+    return LiftedPlan(nodes.Expand(below.node, rows, (*members, *node.output)), (), lifter.members_of(members))
 
 
-def _generate(lifting: _Lifting, node: nodes.Generate) -> Lifted:
-    child = lifting.lift(node.child)
-    if child.is_free and not has_parameters(node.generator):
-        return Lifted(replace(node, child=child.node))
-    below = lifting.settled(child)
-    kept = (*node.kept, *below.columns)
-    return Lifted(replace(node, child=below.node, generator=below.see(node.generator), kept=kept), (), below.members)
+def _lift_generate(lifter: _PlanLifter, node: nodes.Generate) -> LiftedPlan:
+    child = lifter.lift(node.child)
+    if child.is_member_independent and not has_parameters(node.generator):
+        return LiftedPlan(replace(node, child=child.node))
+    below = lifter.join_members(child)
+    kept = (*node.child_columns, *below.columns)
+    return LiftedPlan(
+        replace(node, child=below.node, generator=below.bind(node.generator), child_columns=kept), (), below.members
+    )
 
 
-_HANDLERS: Mapping[str, Callable[[_Lifting, Any], Lifted]] = {
-    "scan": _scan,
-    "filter": _filter,
-    "project": _project,
-    "join": _join,
-    "aggregate": _aggregate,
-    "union": _union,
-    "sort": _sort,
-    "limit": _limit,
-    "window": _window,
-    "expand": _expand,
-    "generate": _generate,
+_HANDLERS: Mapping[str, Callable[[_PlanLifter, Any], LiftedPlan]] = {
+    "scan": _lift_scan,
+    "filter": _lift_filter,
+    "project": _lift_project,
+    "join": _lift_join,
+    "aggregate": _lift_aggregate,
+    "union": _lift_union,
+    "sort": _lift_sort,
+    "limit": _lift_limit,
+    "window": _lift_window,
+    "expand": _lift_expand,
+    "generate": _lift_generate,
 }

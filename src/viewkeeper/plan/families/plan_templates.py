@@ -21,20 +21,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from viewkeeper.model.catalog.catalog import Catalog, View
-from viewkeeper.model.schema import Column, Table, column_of
-from viewkeeper.model.types import BINARY, STRING, decimal_digits, is_float, of
-from viewkeeper.plan.families.detect import Opened, opened
-from viewkeeper.plan.families.text_templates import Constant, Template, template_of
+from viewkeeper.model.schema import Column, Table, column_from_json
+from viewkeeper.model.types import BINARY, STRING, decimal_digits, is_float, parse_type
+from viewkeeper.plan.families.detect import QueryTemplate, make_query_template
+from viewkeeper.plan.families.text_templates import Constant, TextTemplate, extract_template
 from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Query
 
-_KEPT = 1000
-_LOOKED_AT = 500
+_MAX_TEMPLATES = 1000
+_MAX_SCANNED_VIEWS = 500
 """Views of a catalog, the newest, among which examples are looked for."""
 
 
 @dataclass
-class _Known:
+class _PlanTemplate:
     """Of one template: the plan of its first example, and what the others have shown."""
 
     plan: Any
@@ -42,181 +42,187 @@ class _Known:
     values: list[Any]
     types: list[str]
     candidates: list[frozenset[int]]
-    first: tuple[Constant, ...]
+    first_constants: tuple[Constant, ...]
     tables: tuple[Table, ...]
-    varied: frozenset[int] = frozenset()
+    variable_constants: frozenset[int] = frozenset()
     """The constants that were others in another example."""
-    broken: bool = False
-    opened: dict[tuple[str, ...], _Places | None] = field(default_factory=dict)
+    is_contradictory: bool = False
+    family_templates: dict[tuple[str, ...], _ParameterLiterals | None] = field(default_factory=dict)
     """By key: as the plan of members of a family, and which literals stand open in it."""
 
 
 @dataclass(frozen=True)
-class _Places:
+class _ParameterLiterals:
     """`open_`: for each parameter the literal that it is, of the plan's; `fixed`: what the others are."""
 
-    sample: Opened
-    open_: tuple[int, ...]
-    fixed: tuple[tuple[int, Any], ...]
+    template: QueryTemplate
+    parameters: tuple[int, ...]
+    fixed_values: tuple[tuple[int, Any], ...]
 
 
 @dataclass
-class Templates:
+class TemplateCache:
     """What is known of the queries of one database, in this process."""
 
-    _known: OrderedDict[Any, _Known] = field(default_factory=OrderedDict)
-    _seen: set[int] = field(default_factory=set)
+    _templates: OrderedDict[Any, _PlanTemplate] = field(default_factory=OrderedDict)
+    _learned_views: set[int] = field(default_factory=set)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def find(self, text: str, catalog: Catalog) -> Query | None:
         """The plan of a query, if it follows from others; None: ask Catalyst, and let this learn from the answer."""
-        found = self._literals(text, catalog)
-        return None if found is None else _query(found[0].plan, found[1])
+        found = self._match(text, catalog)
+        return None if found is None else _query_from_json(found[0].plan, found[1])
 
-    def member(self, text: str, catalog: Catalog, key: tuple[str, ...]) -> Opened | None:
+    def find_member(self, text: str, catalog: Catalog, key: tuple[str, ...]) -> QueryTemplate | None:
         """A query as a member of a family, if it follows from others and is one. No plan is made for it."""
-        found = self._literals(text, catalog)
+        found = self._match(text, catalog)
         if found is None:
             return None
         known, values = found
-        if key not in known.opened:
-            known.opened[key] = _places(known, values, key)
-        places = known.opened[key]
-        if places is None or any(values[i] != value for i, value in places.fixed):
-            return opened(_query(known.plan, values), key) if places is not None else None
-        return places.sample.having([values[i] for i in places.open_])
+        if key not in known.family_templates:
+            known.family_templates[key] = _find_parameters(known, values, key)
+        places = known.family_templates[key]
+        if places is None or any(values[i] != value for i, value in places.fixed_values):
+            return make_query_template(_query_from_json(known.plan, values), key) if places is not None else None
+        return places.template.with_values([values[i] for i in places.parameters])
 
-    def _literals(self, text: str, catalog: Catalog) -> tuple[_Known, list[Any]] | None:
+    def _match(self, text: str, catalog: Catalog) -> tuple[_PlanTemplate, list[Any]] | None:
         """What is known of a query's template, and the literals of its plan."""
-        template = template_of(text)
+        template = extract_template(text)
         if template is None:
             return None
-        tables = _tables(template, catalog)
+        tables = _named_tables(template, catalog)
         with self._lock:
-            known = self._known.get(template.key)
+            known = self._templates.get(template.key)
             if known is None or known.tables != tables:
-                self._look(catalog)
-                known = self._known.get(template.key)
-            if known is None or known.broken or known.tables != tables:
+                self._learn_from_catalog(catalog)
+                known = self._templates.get(template.key)
+            if known is None or known.is_contradictory or known.tables != tables:
                 return None
-            self._known.move_to_end(template.key)
-            values = _values(known, template.constants)
+            self._templates.move_to_end(template.key)
+            values = _literal_values(known, template.constants)
         return None if values is None else (known, values)
 
     def learn(self, text: str, catalog: Catalog, query: Query) -> None:
         """What Catalyst made of a text."""
-        template = template_of(text)
+        template = extract_template(text)
         if template is not None:
             with self._lock:
-                self._add(template, _tables(template, catalog), _said(query))
+                self._add_example(template, _named_tables(template, catalog), _query_to_json(query))
 
-    def _look(self, catalog: Catalog) -> None:
+    def _learn_from_catalog(self, catalog: Catalog) -> None:
         """Views that are there are examples: of texts whose names mean one thing, whatever columns came since."""
-        for view in _newest(catalog, _LOOKED_AT):
-            if view.table.id in self._seen:
+        for view in _newest_views(catalog, _MAX_SCANNED_VIEWS):
+            if view.table.id in self._learned_views:
                 continue
-            self._seen.add(view.table.id)
-            template = None if view.names else template_of(view.query)  # what they mean now is another query
+            self._learned_views.add(view.table.id)
+            template = None if view.text_names else extract_template(view.query)  # what they mean now is another query
             if template is None:
                 continue
-            tables = _tables(template, catalog)
-            if view.reads <= {t.id for t in tables} and not _ambiguous(template, tables):
+            tables = _named_tables(template, catalog)
+            if view.reads <= {t.id for t in tables} and not _has_ambiguous_names(template, tables):
                 plan = json.loads(json.dumps({"root": view.plan["root"], "output": view.plan["output"]}))
-                self._add(template, tables, plan)
+                self._add_example(template, tables, plan)
 
-    def _add(self, template: Template, tables: tuple[Table, ...], plan: Any) -> None:
+    def _add_example(self, template: TextTemplate, tables: tuple[Table, ...], plan: Any) -> None:
         values: list[Any] = []
         types: list[str] = []
-        blank = _blanked(plan, values, types)
-        known = self._known.get(template.key)
+        blank = _blank_literals(plan, values, types)
+        known = self._templates.get(template.key)
         if known is None or known.tables != tables:
-            candidates = [_candidates(template.constants, t, v) for t, v in zip(types, values, strict=True)]
-            self._known[template.key] = _Known(blank, values, types, candidates, template.constants, tables)
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            candidates = [_candidate_constants(template.constants, t, v) for t, v in zip(types, values, strict=True)]
+            self._templates[template.key] = _PlanTemplate(blank, values, types, candidates, template.constants, tables)
+            if len(self._templates) > _MAX_TEMPLATES:
+                self._templates.popitem(last=False)
             return
         if known.plan != blank or known.types != types:
-            known.broken = True
+            known.is_contradictory = True
             return
         for place, (type_, value) in enumerate(zip(types, values, strict=True)):
-            left = known.candidates[place] & _candidates(template.constants, type_, value)
+            left = known.candidates[place] & _candidate_constants(template.constants, type_, value)
             if not left and value != known.values[place]:
-                known.broken = True
+                known.is_contradictory = True
                 return
             known.candidates[place] = left
-        known.varied |= _other(known, template.constants)
+        known.variable_constants |= _changed_constants(known, template.constants)
 
 
-def _places(known: _Known, values: list[Any], key: tuple[str, ...]) -> _Places | None:
+def _find_parameters(
+    plan_template: _PlanTemplate, values: list[Any], key: tuple[str, ...]
+) -> _ParameterLiterals | None:
     """Which literals of a plan stand open: found by giving each its own number for a value."""
-    sample = opened(_query(known.plan, values), key)
-    texts = [_is_text(t) for t in known.types]
-    numbered = opened(_query(known.plan, [str(i) if texts[i] else i for i in range(len(values))]), key)
+    sample = make_query_template(_query_from_json(plan_template.plan, values), key)
+    texts = [_is_text(t) for t in plan_template.types]
+    numbered = make_query_template(
+        _query_from_json(plan_template.plan, [str(i) if texts[i] else i for i in range(len(values))]), key
+    )
     if sample is None or numbered is None or len(sample.values) != len(numbered.values):
         return None
     open_ = tuple(int(v) for v in numbered.values)
     fixed = tuple((i, v) for i, v in enumerate(values) if i not in open_)
-    return _Places(sample, open_, fixed)
+    return _ParameterLiterals(sample, open_, fixed)
 
 
 def _is_text(name: str) -> bool:
     """Whether literals of a type are kept as text."""
-    type_ = of(name)
+    type_ = parse_type(name)
     return type_ in (STRING, BINARY) or is_float(type_) or bool(decimal_digits(type_))
 
 
-def _values(known: _Known, constants: tuple[Constant, ...]) -> list[Any] | None:
+def _literal_values(plan_template: _PlanTemplate, constants: tuple[Constant, ...]) -> list[Any] | None:
     """The literals of the plan for these constants, if all is shown that it takes."""
-    other = _other(known, constants)
-    matters = frozenset[int]().union(*known.candidates)
-    if not other <= known.varied & matters:
+    other = _changed_constants(plan_template, constants)
+    matters = frozenset[int]().union(*plan_template.candidates)
+    if not other <= plan_template.variable_constants & matters:
         return None
     found: list[Any] = []
-    for type_, value, candidates in zip(known.types, known.values, known.candidates, strict=True):
-        given = [constants[i].rendered(of(type_)) for i in candidates]
+    for type_, value, candidates in zip(
+        plan_template.types, plan_template.values, plan_template.candidates, strict=True
+    ):
+        given = [constants[i].as_literal(parse_type(type_)) for i in candidates]
         if any(g is None or g != given[0] for g in given):
             return None
         found.append(given[0] if given else value)
     return found
 
 
-def _other(known: _Known, constants: tuple[Constant, ...]) -> frozenset[int]:
-    pairs = enumerate(zip(known.first, constants, strict=True))
+def _changed_constants(plan_template: _PlanTemplate, constants: tuple[Constant, ...]) -> frozenset[int]:
+    pairs = enumerate(zip(plan_template.first_constants, constants, strict=True))
     return frozenset(i for i, (first, now) in pairs if first.value != now.value)
 
 
-def _candidates(constants: tuple[Constant, ...], type_: str, value: Any) -> frozenset[int]:
+def _candidate_constants(constants: tuple[Constant, ...], type_: str, value: Any) -> frozenset[int]:
     if value is None or isinstance(value, bool):
         return frozenset()
-    return frozenset(i for i, c in enumerate(constants) if c.rendered(of(type_)) == value)
+    return frozenset(i for i, c in enumerate(constants) if c.as_literal(parse_type(type_)) == value)
 
 
-def _tables(template: Template, catalog: Catalog) -> tuple[Table, ...]:
+def _named_tables(template: TextTemplate, catalog: Catalog) -> tuple[Table, ...]:
     """The tables and views that the text may name, by their names."""
     found = (catalog.find(word) for word in sorted(template.words))
     return tuple(f.table if isinstance(f, View) else f for f in found if f is not None)
 
 
-def _ambiguous(template: Template, tables: tuple[Table, ...]) -> bool:
+def _has_ambiguous_names(template: TextTemplate, tables: tuple[Table, ...]) -> bool:
     names = [name for table in tables for name in table.by_name]
     return any(names.count(word) > 1 for word in template.words)
 
 
-def _newest(catalog: Catalog, most: int) -> Iterable[View]:
-    return sorted(catalog.views, key=lambda v: v.table.id, reverse=True)[:most]
+def _newest_views(catalog: Catalog, limit: int) -> Iterable[View]:
+    return sorted(catalog.views, key=lambda v: v.table.id, reverse=True)[:limit]
 
 
 # -- plans as JSON -----------------------------------------------------------------------------------------------------
 
 
-def _said(query: Query) -> Any:
+def _query_to_json(query: Query) -> Any:
     output = [[name, c.name, str(c.type), c.nullable] for name, c in query.output]
     return json.loads(json.dumps({"root": nodes.node_to_json(query.root), "output": output}))
 
 
-def _query(plan: Any, values: list[Any]) -> Query:
-    filled = _filled(plan, iter(values))
-    output: tuple[tuple[str, Column], ...] = tuple((name, column_of(c)) for name, *c in filled["output"])
+def _query_from_json(plan: Any, values: list[Any]) -> Query:
+    filled = _fill_literals(plan, iter(values))
+    output: tuple[tuple[str, Column], ...] = tuple((name, column_from_json(c)) for name, *c in filled["output"])
     return Query(nodes.node_from_json(filled["root"]), output)
 
 
@@ -224,23 +230,23 @@ def _is_literal(data: Any) -> bool:
     return isinstance(data, list) and len(data) == 5 and data[0] == "literal" and data[2] == []
 
 
-def _blanked(data: Any, values: list[Any], types: list[str]) -> Any:
+def _blank_literals(data: Any, values: list[Any], types: list[str]) -> Any:
     if _is_literal(data):
         types.append(data[1])
         values.append(data[3])
         return ["literal", data[1], [], None, data[4]]
     if isinstance(data, list):
-        return [_blanked(d, values, types) for d in data]
+        return [_blank_literals(d, values, types) for d in data]
     if isinstance(data, Mapping):
-        return {k: _blanked(v, values, types) for k, v in data.items()}
+        return {k: _blank_literals(v, values, types) for k, v in data.items()}
     return data
 
 
-def _filled(data: Any, values: Iterator[Any]) -> Any:
+def _fill_literals(data: Any, values: Iterator[Any]) -> Any:
     if _is_literal(data):
         return [*data[:3], next(values), data[4]]
     if isinstance(data, list):
-        return [_filled(d, values) for d in data]
+        return [_fill_literals(d, values) for d in data]
     if isinstance(data, Mapping):
-        return {k: _filled(v, values) for k, v in data.items()}
+        return {k: _fill_literals(v, values) for k, v in data.items()}
     return data

@@ -29,9 +29,9 @@ from itertools import pairwise
 from typing import Any
 
 from viewkeeper.model.types import Family, Type
-from viewkeeper.syntax.lexer import Token, tokens
+from viewkeeper.syntax.lexer import SqlToken, lex
 
-_REFUSED = frozenset(
+_REFUSED_WORDS = frozenset(
     re.findall(
         r"\w+",
         """
@@ -41,20 +41,20 @@ _REFUSED = frozenset(
         """,
     )
 )
-_ENDS = frozenset(
+_CONSTANT_ENDS = frozenset(
     re.findall(r"\w+", "and or where group order having limit sort cluster distribute offset join inner cross on")
 )
-_STARTS = frozenset({"where", "and", "or", "on", "not"})
-_UNITS = {"year": 12, "years": 12, "month": 1, "months": 1}
-_DAYS = {"day": 1, "days": 1}
-_COMPARED = ("=", "<", ">", "<=", ">=", "<>", "!=", "between", "in")
-_MOST_LISTED = 10  # beyond, Catalyst makes a set of them
+_CONDITION_STARTS = frozenset({"where", "and", "or", "on", "not"})
+_MONTHS_BY_UNIT = {"year": 12, "years": 12, "month": 1, "months": 1}
+_DAYS_BY_UNIT = {"day": 1, "days": 1}
+_COMPARISONS = ("=", "<", ">", "<=", ">=", "<>", "!=", "between", "in")
+_MAX_LISTED = 10  # beyond, Catalyst makes a set of them
 _INTEGER = re.compile(r"\d{1,19}")
 _DECIMAL = re.compile(r"\d+\.\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = date(1970, 1, 1)
-_WIDE = Context(prec=80)
-_MICROSECONDS = 86_400_000_000
+_WIDE_CONTEXT = Context(prec=80)
+_MICROSECONDS_PER_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Constant:
     value: Decimal | str | date
     kind: tuple[Any, ...]
 
-    def rendered(self, type_: Type) -> Any:
+    def as_literal(self, type_: Type) -> Any:
         """The value of a literal of this type, as `Expr` has it; None if it is not exactly that."""
         value = self.value
         if isinstance(value, str) and type_.family in (Family.DATE, Family.TIME):
-            value = _day(value) or value
+            value = _parse_date(value) or value
         match value, type_.family:
             case Decimal(), Family.INTEGER:
                 return int(value) if value == value.to_integral_value() else None
             case Decimal(), Family.DECIMAL:
-                scaled = value.quantize(Decimal(1).scaleb(-type_.scale), context=_WIDE)
+                scaled = value.quantize(Decimal(1).scaleb(-type_.scale), context=_WIDE_CONTEXT)
                 return f"{scaled:f}" if scaled == value else None
             case Decimal(), Family.FLOAT:
                 return repr(float(value))
@@ -82,12 +82,12 @@ class Constant:
             case date(), Family.DATE:
                 return (value - _EPOCH).days
             case date(), Family.TIME:
-                return (value - _EPOCH).days * _MICROSECONDS
+                return (value - _EPOCH).days * _MICROSECONDS_PER_DAY
         return None
 
 
 @dataclass(frozen=True)
-class Template:
+class TextTemplate:
     """A text with its constants left blank. Texts with an equal `key` differ in nothing else."""
 
     key: tuple[Any, ...]
@@ -97,179 +97,191 @@ class Template:
 
 
 @lru_cache(maxsize=1024)
-def template_of(text: str) -> Template | None:
+def extract_template(text: str) -> TextTemplate | None:
     """The template of a query; None if none of its constants may be others. Of many views some are equal."""
-    found = list(tokens(text))
+    found = list(lex(text))
     words = [t.value.lower() for t in found if t.kind in ("word", "name")]
     if not _is_plain(found, words):
         return None
-    reader = _Reader(text, found, Counter(words))
+    reader = _ConstantReader(text, found, Counter(words))
     reader.read()
-    if not reader.constants or reader.spreads:
+    if not reader.constants or reader.has_propagated_constant:
         return None
     made = tuple(reader.constants)
-    return Template((*reader.parts, *(c.kind for c in made), _order(made)), made, frozenset(words))
+    return TextTemplate((*reader.parts, *(c.kind for c in made), _relative_order(made)), made, frozenset(words))
 
 
-def _is_plain(found: Sequence[Token], words: Sequence[str]) -> bool:
-    if words.count("select") != 1 or _REFUSED & set(words) or words[0] != "select":
+def _is_plain(text_tokens: Sequence[SqlToken], words: Sequence[str]) -> bool:
+    if words.count("select") != 1 or _REFUSED_WORDS & set(words) or words[0] != "select":
         return False
-    before = {t.value.lower() for t, after in pairwise(found) if after.value == "*"}
-    return not before & {"select", "distinct", ",", "."} and not any(t.value in (":", "?") for t in found)
+    before = {t.value.lower() for t, after in pairwise(text_tokens) if after.value == "*"}
+    return not before & {"select", "distinct", ",", "."} and not any(t.value in (":", "?") for t in text_tokens)
 
 
-class _Reader:
+class _ConstantReader:
     """Goes through the tokens once, leaving blank what is compared with a column."""
 
-    def __init__(self, text: str, found: Sequence[Token], counted: Counter[str]) -> None:
+    def __init__(self, text: str, text_tokens: Sequence[SqlToken], word_counts: Counter[str]) -> None:
         self.parts: list[str] = []
         self.constants: list[Constant] = []
-        self.spreads = False
+        self.has_propagated_constant = False
         """Whether a column that occurs again equals a constant."""
-        self._text, self._tokens, self._counted = text, found, counted
-        self._words = [t.value.lower() if t.kind == "word" else "" for t in found]
-        self._signs = [t.value if t.kind == "sign" else "" for t in found]
-        self._having = False
+        self._text, self._tokens, self._word_counts = text, text_tokens, word_counts
+        self._words = [t.value.lower() if t.kind == "word" else "" for t in text_tokens]
+        self._signs = [t.value if t.kind == "sign" else "" for t in text_tokens]
+        self._in_having = False
 
     def read(self) -> None:
         at = 0
         while at < len(self._tokens):
-            self._having |= self._word(at) == "having"
-            after = self._compared(at)
+            self._in_having |= self._word_at(at) == "having"
+            after = self._read_comparison(at)
             if after is None:
-                self.parts.append(self._written(at))
+                self.parts.append(self._text_at(at))
                 after = at + 1
             at = after
 
-    def _compared(self, at: int) -> int | None:
+    def _read_comparison(self, index: int) -> int | None:
         """A comparison whose operator is here: its constants are left blank, and what is behind it is next."""
-        operator, after = self._operator(at)
+        operator, after = self._read_operator(index)
         if not operator:
             return None
-        column = self._operand(at)
+        column = self._read_operand(index)
         if operator in ("=", "==", "<=>"):
-            self._equates(column, at, after)
-        if operator not in _COMPARED:
+            self._check_equality(column, index, after)
+        if operator not in _COMPARISONS:
             return None
         if operator == "between":
-            low = self._constant(after)
-            if column is None or low is None or self._word(low[1]) != "and":
+            low = self._read_constant(after)
+            if column is None or low is None or self._word_at(low[1]) != "and":
                 return None
-            high = self._constant(low[1] + 1)
+            high = self._read_constant(low[1] + 1)
             if high is None or not self._is_end(high[1]):
                 return None
-            return self._blank([operator, low[0], "and", high[0]], high[1])
+            return self._blank_out([operator, low[0], "and", high[0]], high[1])
         if operator == "in":
-            return self._listed(column, after)
-        value = self._constant(after)
+            return self._read_in_list(column, after)
+        value = self._read_constant(after)
         if column is None or value is None or not self._is_end(value[1]):
             return None
-        return self._blank([operator, value[0]], value[1])
+        return self._blank_out([operator, value[0]], value[1])
 
-    def _listed(self, column: str | None, at: int) -> int | None:
+    def _read_in_list(self, column: str | None, index: int) -> int | None:
         """(a, b, …)"""
         items: list[str | Constant] = ["in", "("]
-        if self._sign(at) != "(":
+        if self._sign_at(index) != "(":
             return None
         while True:
-            value = self._constant(at + 1)
+            value = self._read_constant(index + 1)
             if value is None:
                 return None
             items.append(value[0])
-            at = value[1]
-            if self._sign(at) == ")":
+            index = value[1]
+            if self._sign_at(index) == ")":
                 break
-            if self._sign(at) != ",":
+            if self._sign_at(index) != ",":
                 return None
         values = len(items) - 2
         if values == 1 or len({c.value for c in items if isinstance(c, Constant)}) == 1:
-            self._equal(column)
-        if column is None or values > _MOST_LISTED or not self._is_end(at + 1):
+            self._note_equality(column)
+        if column is None or values > _MAX_LISTED or not self._is_end(index + 1):
             return None
-        return self._blank([*items, ")"], at + 1)
+        return self._blank_out([*items, ")"], index + 1)
 
-    def _equates(self, column: str | None, at: int, after: int) -> None:
+    def _check_equality(self, column: str | None, index: int, operand_index: int) -> None:
         """An equality of two columns says nothing of a value; of a column, it does wherever that occurs."""
-        end = after + 2 if self._sign(after + 1) == "." else after
-        is_column = self._kind(at - 1) in ("word", "name")
-        if self._having or not (is_column and self._named(end) is not None and self._is_end(end + 1)):
-            self._equal(column)
+        end = operand_index + 2 if self._sign_at(operand_index + 1) == "." else operand_index
+        is_column = self._kind_at(index - 1) in ("word", "name")
+        if self._in_having or not (is_column and self._name_at(end) is not None and self._is_end(end + 1)):
+            self._note_equality(column)
 
-    def _equal(self, column: str | None) -> None:
-        self.spreads |= not column or self._counted[column] > 1
+    def _note_equality(self, column: str | None) -> None:
+        self.has_propagated_constant |= not column or self._word_counts[column] > 1
 
-    def _blank(self, items: Sequence[str | Constant], after: int) -> int:
+    def _blank_out(self, items: Sequence[str | Constant], next_index: int) -> int:
         for item in items:
             if isinstance(item, Constant):
                 self.constants.append(item)
             self.parts.append("?" if isinstance(item, Constant) else item)
-        return after
+        return next_index
 
-    def _operator(self, at: int) -> tuple[str, int]:
+    def _read_operator(self, index: int) -> tuple[str, int]:
         """A comparison that begins here, and where its other side begins."""
-        if self._word(at) in ("between", "in"):
-            return self._word(at), at + 1
-        if not self._sign(at) or self._sign(at - 1) in ("<", ">", "=", "!"):
-            return "", at
+        if self._word_at(index) in ("between", "in"):
+            return self._word_at(index), index + 1
+        if not self._sign_at(index) or self._sign_at(index - 1) in ("<", ">", "=", "!"):
+            return "", index
         signs = ""
-        while self._sign(at + len(signs)) in ("<", ">", "=", "!"):
-            signs += self._sign(at + len(signs))
-        return signs, at + len(signs)
+        while self._sign_at(index + len(signs)) in ("<", ">", "=", "!"):
+            signs += self._sign_at(index + len(signs))
+        return signs, index + len(signs)
 
-    def _operand(self, at: int) -> str | None:
+    def _read_operand(self, index: int) -> str | None:
         """The column before an operator, or "" for an aggregate of HAVING; None if it is something else."""
-        at -= 1
-        if at > 0 and self._word(at) == "not":
-            at -= 1
-        if self._having:
-            return self._aggregate(at)
-        name = self._named(at)
+        index -= 1
+        if index > 0 and self._word_at(index) == "not":
+            index -= 1
+        if self._in_having:
+            return self._read_aggregate(index)
+        name = self._name_at(index)
         if name is None:
             return None
-        if self._sign(at - 1) == "." and self._named(at - 2) is not None:
-            at -= 2
-        return name if at > 0 and (self._word(at - 1) in _STARTS or self._sign(at - 1) == "(") else None
+        if self._sign_at(index - 1) == "." and self._name_at(index - 2) is not None:
+            index -= 2
+        return (
+            name
+            if index > 0 and (self._word_at(index - 1) in _CONDITION_STARTS or self._sign_at(index - 1) == "(")
+            else None
+        )
 
-    def _aggregate(self, at: int) -> str | None:
-        if self._sign(at) != ")":
+    def _read_aggregate(self, index: int) -> str | None:
+        if self._sign_at(index) != ")":
             return None
-        start = at
-        while start >= 0 and self._sign(start) != "(":
-            if self._tokens[start].kind not in ("word", "name") and self._sign(start) not in (")", ".", "*"):
+        start = index
+        while start >= 0 and self._sign_at(start) != "(":
+            if self._tokens[start].kind not in ("word", "name") and self._sign_at(start) not in (")", ".", "*"):
                 return None
             start -= 1
-        if start < 2 or self._tokens[start - 1].kind != "word" or any(self._sign(i) == ")" for i in range(start, at)):
+        if (
+            start < 2
+            or self._tokens[start - 1].kind != "word"
+            or any(self._sign_at(i) == ")" for i in range(start, index))
+        ):
             return None
-        return "" if self._word(start - 2) in (*_STARTS, "having") or self._sign(start - 2) == "(" else None
+        return (
+            ""
+            if self._word_at(start - 2) in (*_CONDITION_STARTS, "having") or self._sign_at(start - 2) == "("
+            else None
+        )
 
-    def _named(self, at: int) -> str | None:
-        found = self._tokens[at] if 0 <= at < len(self._tokens) else None
+    def _name_at(self, index: int) -> str | None:
+        found = self._tokens[index] if 0 <= index < len(self._tokens) else None
         return found.value.lower() if found is not None and found.kind in ("word", "name") else None
 
-    def _constant(self, at: int) -> tuple[Constant, int] | None:
+    def _read_constant(self, index: int) -> tuple[Constant, int] | None:
         """The constant that begins here, and where it ends."""
-        if self._sign(at) == "-" and (found := self._number(at + 1)) is not None:
-            return Constant(-found[0], ("-", *found[1])), at + 2
-        if (one := self._number(at)) is not None:
-            sign, other = self._sign(at + 1), self._number(at + 2)
+        if self._sign_at(index) == "-" and (found := self._read_number(index + 1)) is not None:
+            return Constant(-found[0], ("-", *found[1])), index + 2
+        if (one := self._read_number(index)) is not None:
+            sign, other = self._sign_at(index + 1), self._read_number(index + 2)
             if sign in ("+", "-") and other is not None and one[1][0] == other[1][0]:
                 value = one[0] + other[0] if sign == "+" else one[0] - other[0]
-                return Constant(value, (one[1], sign, other[1], (value > 0) - (value < 0))), at + 3
-            return Constant(*one), at + 1
-        if self._word(at) == "date" and self._kind(at + 1) == "text":
-            day = _day(self._tokens[at + 1].value)
-            return None if day is None else self._moved(day, at + 2)
-        if self._kind(at) == "text":
-            text = self._tokens[at].value
-            return Constant(text, ("text", _day(text) is not None, not text)), at + 1
+                return Constant(value, (one[1], sign, other[1], (value > 0) - (value < 0))), index + 3
+            return Constant(*one), index + 1
+        if self._word_at(index) == "date" and self._kind_at(index + 1) == "text":
+            day = _parse_date(self._tokens[index + 1].value)
+            return None if day is None else self._read_shifted_date(day, index + 2)
+        if self._kind_at(index) == "text":
+            text = self._tokens[index].value
+            return Constant(text, ("text", _parse_date(text) is not None, not text)), index + 1
         return None
 
-    def _number(self, at: int) -> tuple[Decimal, tuple[Any, ...]] | None:
+    def _read_number(self, index: int) -> tuple[Decimal, tuple[Any, ...]] | None:
         """A number without a sign, and what Catalyst sees in it."""
-        written = self._written(at) if self._kind(at) == "number" else ""
+        written = self._text_at(index) if self._kind_at(index) == "number" else ""
         if _INTEGER.fullmatch(written) and int(written) < 2**63:
             value = int(written)
-            return Decimal(value), ("integer", len(str(value)), _width(value), value == 0)
+            return Decimal(value), ("integer", len(str(value)), _integer_bits(value), value == 0)
         if _DECIMAL.fullmatch(written):
             exact = Decimal(written)
             _, digits, exponent = exact.as_tuple()
@@ -278,50 +290,52 @@ class _Reader:
             return exact, ("decimal", max(len(digits), scale), scale, whole, exact == 0)
         return None
 
-    def _moved(self, day: date, at: int) -> tuple[Constant, int] | None:
+    def _read_shifted_date(self, day: date, index: int) -> tuple[Constant, int] | None:
         """A date, and the interval that is added to it or taken from it, if one is."""
-        sign = self._sign(at)
-        if sign not in ("+", "-") or self._word(at + 1) != "interval":
-            return Constant(day, ("date",)), at
-        count, unit = self._value(at + 2), self._word(at + 3)
-        if not _INTEGER.fullmatch(count) or unit not in {**_UNITS, **_DAYS}:
+        sign = self._sign_at(index)
+        if sign not in ("+", "-") or self._word_at(index + 1) != "interval":
+            return Constant(day, ("date",)), index
+        count, unit = self._value_at(index + 2), self._word_at(index + 3)
+        if not _INTEGER.fullmatch(count) or unit not in {**_MONTHS_BY_UNIT, **_DAYS_BY_UNIT}:
             return None
         steps = int(count) * (1 if sign == "+" else -1)
-        moved = _plus_months(day, steps * _UNITS[unit]) if unit in _UNITS else _plus_days(day, steps)
-        return None if moved is None else (Constant(moved, ("date", sign, unit)), at + 4)
+        moved = _add_months(day, steps * _MONTHS_BY_UNIT[unit]) if unit in _MONTHS_BY_UNIT else _add_days(day, steps)
+        return None if moved is None else (Constant(moved, ("date", sign, unit)), index + 4)
 
-    def _is_end(self, at: int) -> bool:
-        return at >= len(self._tokens) or self._word(at) in _ENDS or self._sign(at) in (")", ",")
+    def _is_end(self, index: int) -> bool:
+        return (
+            index >= len(self._tokens) or self._word_at(index) in _CONSTANT_ENDS or self._sign_at(index) in (")", ",")
+        )
 
-    def _kind(self, at: int) -> str:
-        return self._tokens[at].kind if 0 <= at < len(self._tokens) else ""
+    def _kind_at(self, index: int) -> str:
+        return self._tokens[index].kind if 0 <= index < len(self._tokens) else ""
 
-    def _value(self, at: int) -> str:
-        return self._tokens[at].value if self._kind(at) in ("text", "number") else ""
+    def _value_at(self, index: int) -> str:
+        return self._tokens[index].value if self._kind_at(index) in ("text", "number") else ""
 
-    def _word(self, at: int) -> str:
-        return self._words[at] if 0 <= at < len(self._words) else ""
+    def _word_at(self, index: int) -> str:
+        return self._words[index] if 0 <= index < len(self._words) else ""
 
-    def _sign(self, at: int) -> str:
-        return self._signs[at] if 0 <= at < len(self._signs) else ""
+    def _sign_at(self, index: int) -> str:
+        return self._signs[index] if 0 <= index < len(self._signs) else ""
 
-    def _written(self, at: int) -> str:
-        return self._text[self._tokens[at].start : self._tokens[at].end]
+    def _text_at(self, index: int) -> str:
+        return self._text[self._tokens[index].start : self._tokens[index].end]
 
 
-def _width(value: int) -> int:
+def _integer_bits(value: int) -> int:
     """The narrowest integer type that holds it: a wider column's comparison may be folded by it."""
     return next(bits for bits in (8, 16, 32, 64) if value < 2 ** (bits - 1))
 
 
-def _day(text: str) -> date | None:
+def _parse_date(text: str) -> date | None:
     try:
         return date.fromisoformat(text) if _DATE.fullmatch(text) else None
     except ValueError:
         return None
 
 
-def _plus_months(day: date, months: int) -> date | None:
+def _add_months(day: date, months: int) -> date | None:
     """As Java moves it: the last day of the month, where that has not so many."""
     year, month = divmod(12 * day.year + day.month - 1 + months, 12)
     if not 1 <= year <= 9999:
@@ -334,19 +348,19 @@ def _plus_months(day: date, months: int) -> date | None:
     return None
 
 
-def _plus_days(day: date, days: int) -> date | None:
+def _add_days(day: date, days: int) -> date | None:
     ordinal = day.toordinal() + days
     return date.fromordinal(ordinal) if 1 <= ordinal <= date.max.toordinal() else None
 
 
-def _order(constants: Sequence[Constant]) -> tuple[tuple[int, int], ...]:
+def _relative_order(constants: Sequence[Constant]) -> tuple[tuple[int, int], ...]:
     """How the constants are ordered among their like: two that meet are compared the same way."""
     groups: dict[int, list[Any]] = {0: [], 1: [], 2: []}
     placed: list[tuple[int, Any]] = []
     for constant in constants:
         value: Any = constant.value
         if isinstance(value, str):
-            value = _day(value) or value
+            value = _parse_date(value) or value
         group = 0 if isinstance(value, Decimal) else 1 if isinstance(value, date) else 2
         groups[group].append(value)
         placed.append((group, value))

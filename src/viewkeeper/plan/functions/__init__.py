@@ -14,72 +14,72 @@ from collections.abc import Sequence
 from viewkeeper.errors import Unsupported
 from viewkeeper.expressions import render
 from viewkeeper.model import types
-from viewkeeper.plan.functions.duckdb_aggregates import PEERS, frame_sql, parameter, with_order
-from viewkeeper.plan.functions.table import AGGREGATES, FAMILIES, RANKS, REASONS, Function
+from viewkeeper.plan.functions.duckdb_aggregates import PEER_FUNCTIONS, frame_sql, parameter, with_order
+from viewkeeper.plan.functions.table import AGGREGATES, ARGUMENT_TYPES, REFUSAL_REASONS, WINDOW_FUNCTIONS, Function
 from viewkeeper.plan.logical.nodes import Call, Expr
 
 __all__ = [
     "AGGREGATES",
-    "FAMILIES",
-    "PEERS",
-    "RANKS",
+    "ARGUMENT_TYPES",
+    "PEER_FUNCTIONS",
+    "WINDOW_FUNCTIONS",
     "Function",
     "aggregate_sql",
     "frame_sql",
-    "is_folded",
-    "is_known",
-    "named",
+    "function_name",
+    "is_known_function",
+    "is_ordered_sum",
     "parameter",
-    "refused",
     "summand",
+    "unsupported_function",
     "window_sql",
     "with_order",
 ]
 
-_GROUPED = {f.op: f for f in reversed(AGGREGATES)}
-_FRAMED = {f.op: f for f in reversed((*AGGREGATES, *RANKS))}
+_AGGREGATES_BY_OP = {f.op: f for f in reversed(AGGREGATES)}
+_FUNCTIONS_BY_OP = {f.op: f for f in reversed((*AGGREGATES, *WINDOW_FUNCTIONS))}
 
 
-def named(call: Call) -> str:
+def function_name(call: Call) -> str:
     """The function as a user writes it."""
-    found = _FRAMED.get(call.function)
+    found = _FUNCTIONS_BY_OP.get(call.function)
     return found.name if found else call.function
 
 
-def refused(name: str) -> Unsupported:
+def unsupported_function(name: str) -> Unsupported:
     """The refusal of a function that is in neither list, by Spark SQL's name."""
-    why = REASONS.get(name, "")
-    known = dict.fromkeys(f.name for f in (*AGGREGATES, *RANKS))
+    why = REFUSAL_REASONS.get(name, "")
+    known = dict.fromkeys(f.name for f in (*AGGREGATES, *WINDOW_FUNCTIONS))
     return Unsupported(
         f"The function {name} is not supported in a materialized view{why and ': ' + why}.",
         hint=f"Supported: {', '.join(sorted(known))}.",
     )
 
 
-def is_known(op: str) -> bool:
+def is_known_function(op: str) -> bool:
     """Whether a Catalyst class is one of the functions here."""
-    return op in _FRAMED
+    return op in _FUNCTIONS_BY_OP
 
 
 def aggregate_sql(call: Call) -> str:
     """The aggregate as DuckDB text of the call's type."""
-    return _sql(call, _GROUPED.get(call.function), "")
+    return _call_sql(call, _AGGREGATES_BY_OP.get(call.function), "")
 
 
 def window_sql(call: Call, over: str) -> str:
     """The call over a window, as DuckDB text of the call's type; `over` is the OVER clause."""
-    function = _FRAMED.get(call.function)
-    if function is not None and not function.over:
+    function = _FUNCTIONS_BY_OP.get(call.function)
+    if function is not None and not function.allows_over:
         raise Unsupported(
             f"{function.name} over a window is not supported: its digits depend on the order of additions.",
             hint=f"{function.name} with GROUP BY is.",
         )
-    if function is not None and function.ranks and call.filter is not None:
+    if function is not None and function.needs_over and call.filter is not None:
         raise Unsupported(f"{function.name} with FILTER is not supported.", hint="Write a CASE, and IGNORE NULLS.")
-    return _sql(call, function, over)
+    return _call_sql(call, function, over)
 
 
-def is_folded(call: Call) -> bool:
+def is_ordered_sum(call: Call) -> bool:
     """Whether Spark's result over a window depends on the order in which rows are added: a sum that is a DOUBLE."""
     if call.function not in ("Sum", "Average") or call.type != types.DOUBLE:
         return False
@@ -88,17 +88,17 @@ def is_folded(call: Call) -> bool:
 
 def summand(call: Call) -> str:
     """What such a sum adds for one row."""
-    (argument,) = _arguments(call)
+    (argument,) = _render_arguments(call)
     return f"CAST({argument} AS DOUBLE)"
 
 
-def _sql(call: Call, function: Function | None, clause: str) -> str:
+def _call_sql(call: Call, function: Function | None, clause: str) -> str:
     if function is None:
-        raise refused(named(call).lower())
-    return f"CAST({function.write(call, _arguments(call), clause)} AS {types.duckdb(call.type)})"
+        raise unsupported_function(function_name(call).lower())
+    return f"CAST({function.write(call, _render_arguments(call), clause)} AS {types.duckdb(call.type)})"
 
 
-def _arguments(call: Call) -> Sequence[str]:
+def _render_arguments(call: Call) -> Sequence[str]:
     """The rendered arguments, NULL where the FILTER does not hold: such a row counts for no aggregate. Constants (a
     percentage, a delimiter) stay constants."""
     if call.filter is None:

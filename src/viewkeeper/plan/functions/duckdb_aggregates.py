@@ -22,7 +22,7 @@ from viewkeeper.model import types
 from viewkeeper.model.types import Kind
 from viewkeeper.plan.logical.nodes import Call, Expr, Order, column
 
-Write = Callable[[Call, Sequence[str], str], str]
+CallWriter = Callable[[Call, Sequence[str], str], str]
 """(call, rendered arguments, the clause behind the call) → DuckDB text."""
 
 
@@ -31,7 +31,7 @@ def parameter(call: Call, name: str, default: Any = None) -> Any:
     return next((v for k, v in call.value or () if k == name), default)
 
 
-def plain(function: str) -> Write:
+def plain_call(function: str) -> CallWriter:
     """DuckDB's function of this name."""
 
     def write(call: Call, args: Sequence[str], clause: str) -> str:
@@ -50,21 +50,21 @@ def count(call: Call, args: Sequence[str], clause: str) -> str:
 
 def total(call: Call, args: Sequence[str], clause: str) -> str:
     """A sum. (Of floats in a group the aggregate operator adds up; in a window's frame, `operators.folds`.)"""
-    text = plain("sum")(call, args, clause)
+    text = plain_call("sum")(call, args, clause)
     if parameter(call, "evalMode") != "TRY":
         return text
     # try_sum: NULL where the sum does not fit. (Spark also gives it up when a sum on the way does not.)
     digits = types.decimal_digits(call.args[0].type)
     if digits is None:
         return f"CASE WHEN {text} BETWEEN {-(2**63)} AND {2**63 - 1} THEN {text} END"
-    if digits[0] > _WIDEST_TRIED:
-        raise Unsupported(f"try_sum of a DECIMAL of more than {_WIDEST_TRIED} digits is not supported.")
+    if digits[0] > _MAX_TRY_SUM_DIGITS:
+        raise Unsupported(f"try_sum of a DECIMAL of more than {_MAX_TRY_SUM_DIGITS} digits is not supported.")
     return f"TRY_CAST({text} AS {types.duckdb(call.type)})"
 
 
 def average(call: Call, args: Sequence[str], clause: str) -> str:
     digits = types.decimal_digits(call.args[0].type)
-    text, number = (plain(f)(call, args, clause) for f in ("sum", "count"))
+    text, number = (plain_call(f)(call, args, clause) for f in ("sum", "count"))
     if digits is None:
         return f"CAST({text} AS DOUBLE) / nullif({number}, 0)"
     # Spark divides the exact sum by the count and rounds half up: the renderer's own decimal division.
@@ -80,7 +80,7 @@ def percentile(call: Call, args: Sequence[str], clause: str) -> str:
     place = f"((len(l) - 1) * {_percentage(call, args)})"
     lower, upper = f"l[floor({place})::BIGINT + 1]", f"l[ceil({place})::BIGINT + 1]"
     between = f"{lower} + ({place} - floor({place})) * ({upper} - {lower})"
-    return _of_sorted(call, args, clause, f"CASE WHEN {lower} = {upper} THEN {lower} ELSE {between} END")
+    return _over_sorted_values(call, args, clause, f"CASE WHEN {lower} = {upper} THEN {lower} ELSE {between} END")
 
 
 def percentile_disc(call: Call, args: Sequence[str], clause: str) -> str:
@@ -89,7 +89,7 @@ def percentile_disc(call: Call, args: Sequence[str], clause: str) -> str:
             "percentile_disc as Spark computed it before 4.0 is not supported.",
             hint="Set spark.sql.legacy.percentileDiscCalculation to false.",
         )
-    return _of_sorted(call, args, clause, f"l[greatest(ceil(len(l) * {_percentage(call, args)}), 1)::BIGINT]")
+    return _over_sorted_values(call, args, clause, f"l[greatest(ceil(len(l) * {_percentage(call, args)}), 1)::BIGINT]")
 
 
 def _percentage(call: Call, args: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def _percentage(call: Call, args: Sequence[str]) -> str:
     return args[1]
 
 
-def _of_sorted(call: Call, args: Sequence[str], clause: str, text: str) -> str:
+def _over_sorted_values(call: Call, args: Sequence[str], clause: str, text: str) -> str:
     """`text` over the values as sorted doubles l."""
     given = call.args[0].type
     if any(f.op != "literal" or str(f.value) != "1" for f in call.args[2:]):
@@ -106,12 +106,12 @@ def _of_sorted(call: Call, args: Sequence[str], clause: str, text: str) -> str:
     if types.is_interval(given):
         raise Unsupported("percentile of an INTERVAL is not supported.", hint="Take that of a number.")
     double = render(Expr("Cast", types.DOUBLE, (column("x", given),), ("ANSI",)))
-    values = f"list_transform({_list(call, args, clause)}, lambda x: {double})"
+    values = f"list_transform({_value_list(call, args, clause)}, lambda x: {double})"
     sort = "list_reverse_sort" if parameter(call, "reverse") else "list_sort"
     return _let("l", f"{sort}({values})", f"CASE WHEN len(l) > 0 THEN {text} END")
 
 
-def moment(order: int) -> Write:
+def moment(order: int) -> CallWriter:
     """skewness (3) and kurtosis (4), of values that vary; NaN where one of them is not finite."""
 
     def write(call: Call, args: Sequence[str], clause: str) -> str:
@@ -123,12 +123,12 @@ def moment(order: int) -> Write:
         finite = "list_bool_and(list_transform(l, lambda x: isfinite(x)))"
         varied = _let("d", distances, sums)
         found = f"CASE WHEN coalesce(len(l), 0) = 0 THEN NULL WHEN {finite} THEN {varied} ELSE 'nan'::DOUBLE END"
-        return _let("l", _list(call, args, clause), found)
+        return _let("l", _value_list(call, args, clause), found)
 
     return write
 
 
-def spread(function: str) -> Write:
+def variance(function: str) -> CallWriter:
     """Variance and its kin: NaN where a value is not finite, also of one value alone (DuckDB: 0)."""
 
     def write(call: Call, args: Sequence[str], clause: str) -> str:
@@ -136,36 +136,36 @@ def spread(function: str) -> Write:
         finite = f"{function}({_distinct(call)}CASE WHEN isfinite({x}) THEN {x} END){clause}"
         enough = 1 if function.endswith("_samp") else 0
         odd = f"CASE WHEN {number} > {enough} THEN 'nan'::DOUBLE END"
-        return f"CASE WHEN {_odd(x, x, clause)} THEN {odd} ELSE {finite} END"
+        return f"CASE WHEN {_has_nonfinite(x, x, clause)} THEN {odd} ELSE {finite} END"
 
     return write
 
 
-def squares(call: Call, args: Sequence[str], clause: str) -> str:
+def sum_of_squares(call: Call, args: Sequence[str], clause: str) -> str:
     """The sum of squared distances from the mean."""
-    return f"{spread('var_pop')(call, args, clause)} * count({_distinct(call)}{args[0]}){clause}"
+    return f"{variance('var_pop')(call, args, clause)} * count({_distinct(call)}{args[0]}){clause}"
 
 
-def covariance(function: str) -> Write:
+def covariance(function: str) -> CallWriter:
     """NaN where a value is not finite, if there are rows enough."""
 
     def write(call: Call, args: Sequence[str], clause: str) -> str:
         a, b = args
         found = f"{function}({_distinct(call)}{a}, {b}){clause}"
-        odd = f"{found} IS NOT NULL AND ({_odd(a, b, clause)} OR {_odd(b, a, clause)})"
+        odd = f"{found} IS NOT NULL AND ({_has_nonfinite(a, b, clause)} OR {_has_nonfinite(b, a, clause)})"
         return f"CASE WHEN {odd} THEN 'nan'::DOUBLE ELSE {found} END"
 
     return write
 
 
-def regression(function: str, flat: str = "") -> Write:
+def regression(function: str, flat: str = "") -> CallWriter:
     """Over the rows in which both are there. NULL where x does not vary (Spark), where DuckDB divides by zero; and
     `flat` where y does not. An x that is not finite varies."""
 
     def write(call: Call, args: Sequence[str], clause: str) -> str:
         y, x = args
         both = f"({_distinct(call)}{y}, {x}){clause}"
-        odd_x, odd_y = _odd(x, y, clause), _odd(y, x, clause)
+        odd_x, odd_y = _has_nonfinite(x, y, clause), _has_nonfinite(y, x, clause)
         steady = f"WHEN regr_syy{both} = 0 AND NOT {odd_y} THEN {flat} " if flat else ""
         still = f"coalesce(regr_sxx{both}, 0) = 0 AND NOT {odd_x}"
         found = f"CASE WHEN {odd_x} OR {odd_y} THEN 'nan'::DOUBLE ELSE {function}{both} END"
@@ -187,12 +187,12 @@ def intercept(call: Call, args: Sequence[str], clause: str) -> str:
     return f"regr_avgy{both} - {slope} * regr_avgx{both}"
 
 
-def _odd(x: str, other: str, clause: str) -> str:
+def _has_nonfinite(x: str, other: str, clause: str) -> str:
     """Whether some x is not finite, in a row in which the other is there."""
     return f"(count(CASE WHEN NOT isfinite({x}) AND {other} IS NOT NULL THEN 1 END){clause} > 0)"
 
 
-def extreme_by(function: str) -> Write:
+def extreme_by(function: str) -> CallWriter:
     """The value of the row with the extreme; of several such rows Spark takes any, we the extreme value."""
 
     def write(call: Call, args: Sequence[str], clause: str) -> str:
@@ -231,7 +231,7 @@ def listagg(call: Call, args: Sequence[str], clause: str) -> str:
     return f"string_agg({_distinct(call)}{value}, {between} ORDER BY {', '.join(order)}){clause}"
 
 
-_WIDEST_TRIED = 28
+_MAX_TRY_SUM_DIGITS = 28
 """Digits of a decimal whose sum DuckDB can add up whatever the number of rows."""
 
 
@@ -239,7 +239,7 @@ def _distinct(call: Call) -> str:
     return "DISTINCT " if call.distinct else ""
 
 
-def _list(call: Call, args: Sequence[str], clause: str) -> str:
+def _value_list(call: Call, args: Sequence[str], clause: str) -> str:
     """The values that are not NULL; NULL or an empty list if there are none."""
     return f"list({_distinct(call)}{args[0]}) FILTER ({args[0]} IS NOT NULL){clause}"
 
@@ -252,13 +252,13 @@ def _let(name: str, value: str, text: str) -> str:
 # Window functions of their own, and frames, as DuckDB SQL.
 
 
-PEERS = frozenset({"Rank", "DenseRank", "PercentRank", "CumeDist"})
+PEER_FUNCTIONS = frozenset({"Rank", "DenseRank", "PercentRank", "CumeDist"})
 """Functions that treat rows with equal order as one; for all others over a ROWS frame ties must fall one way."""
 
-_FRAMELESS = frozenset({*PEERS, "RowNumber", "NTile", "Lag", "Lead"})
+_FRAMELESS = frozenset({*PEER_FUNCTIONS, "RowNumber", "NTile", "Lag", "Lead"})
 
 
-_WITHIN = "order within the frame"
+_FRAME_ORDER = "order within the frame"
 
 
 def with_order(call: Call, total: str) -> Call:
@@ -269,16 +269,16 @@ def with_order(call: Call, total: str) -> Call:
     """
     if call.function not in ("First", "Last", "NthValue"):
         return call
-    return replace(call, value=(*(call.value or ()), (_WITHIN, total)))
+    return replace(call, value=(*(call.value or ()), (_FRAME_ORDER, total)))
 
 
-def ranking(function: str) -> Write:
+def ranking(function: str) -> CallWriter:
     return lambda call, args, clause: f"{function}({', '.join(args)}){clause}"
 
 
-def shift(function: str) -> Write:
+def shift(function: str) -> CallWriter:
     def write(call: Call, args: Sequence[str], clause: str) -> str:
-        order = f" ORDER BY {within}" if (within := parameter(call, _WITHIN)) else ""
+        order = f" ORDER BY {within}" if (within := parameter(call, _FRAME_ORDER)) else ""
         ignore = " IGNORE NULLS" if parameter(call, "ignoreNulls") else ""
         return f"{function}({', '.join(args)}{order}{ignore}){clause}"
 
@@ -296,23 +296,23 @@ def frame_sql(call: Call, order: Sequence[Order]) -> str:
     if call.function in _FRAMELESS:
         return ""
     dated = kind == "range" and bool(order) and order[0].expr.type == types.DATE
-    first, last = _bound(lower, dated), _bound(upper, dated)
+    first, last = _bound_sql(lower, dated), _bound_sql(upper, dated)
     if first == _CURRENT and last.endswith(f" {_BEFORE}"):
-        first = f"{_zero(last)} {_BEFORE}"
+        first = f"{_zero_distance(last)} {_BEFORE}"
     if last == _CURRENT and first.endswith(f" {_AFTER}"):
-        last = f"{_zero(first)} {_AFTER}"
+        last = f"{_zero_distance(first)} {_AFTER}"
     return f" {kind.upper()} BETWEEN {first} AND {last}"
 
 
 _CURRENT, _BEFORE, _AFTER = "CURRENT ROW", "PRECEDING", "FOLLOWING"
 
 
-def _zero(bound: str) -> str:
+def _zero_distance(bound: str) -> str:
     """The distance zero, of the kind that another bound has."""
     return "INTERVAL 0 DAY" if bound.startswith("INTERVAL") else "0"
 
 
-def _bound(bound: Any, dated: bool) -> str:
+def _bound_sql(bound: Any, is_by_date: bool) -> str:
     """A frame's bound; a number is one of days where the order is by a date, and at a distance of zero is the row."""
     if isinstance(bound, str):
         return bound.upper()
@@ -327,4 +327,4 @@ def _bound(bound: Any, dated: bool) -> str:
         return _CURRENT
     if types.is_interval(distance.type):
         return f"INTERVAL {text} {'MONTH' if distance.type.kind is Kind.MONTHS else 'MICROSECOND'} {side}"
-    return f"INTERVAL {text} DAY {side}" if dated else f"{text} {side}"
+    return f"INTERVAL {text} DAY {side}" if is_by_date else f"{text} {side}"

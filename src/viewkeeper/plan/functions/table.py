@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from viewkeeper.plan.functions import duckdb_aggregates
-from viewkeeper.plan.functions.duckdb_aggregates import Write
+from viewkeeper.plan.functions.duckdb_aggregates import CallWriter
 
-FAMILIES: Mapping[str, str] = {
+ARGUMENT_TYPES: Mapping[str, str] = {
     "any": "any type",
     "number": "TINYINT to BIGINT, FLOAT, DOUBLE, DECIMAL",
     "integer": "TINYINT to BIGINT",
@@ -31,22 +31,22 @@ class Function:
     name: str
     op: str
     forms: tuple[str, ...]
-    write: Write
+    write: CallWriter
     note: str = ""
-    ranks: bool = False
-    over: bool = True
+    needs_over: bool = False
+    allows_over: bool = True
 
 
-_TIES = "Of several rows Spark takes any; here it is the {} value."
-_NEAR = "The last digits may differ: in Spark, too, they depend on the order of rows."
+_TIES_NOTE = "Of several rows Spark takes any; here it is the {} value."
+_INEXACT_NOTE = "The last digits may differ: in Spark, too, they depend on the order of rows."
 
-_MOMENTS = (
+_VARIANCES = (
     ("StddevSamp", "stddev_samp", ("stddev", "std", "stddev_samp")),
     ("StddevPop", "stddev_pop", ("stddev_pop",)),
     ("VarianceSamp", "var_samp", ("variance", "var_samp")),
     ("VariancePop", "var_pop", ("var_pop",)),
 )
-_PAIRS = (
+_TWO_COLUMN = (
     ("covar_pop", "CovPopulation", duckdb_aggregates.covariance("covar_pop")),
     ("covar_samp", "CovSample", duckdb_aggregates.covariance("covar_samp")),
     ("corr", "Corr", duckdb_aggregates.correlation),
@@ -55,9 +55,9 @@ _PAIRS = (
     ("regr_intercept", "RegrIntercept", duckdb_aggregates.intercept),
     ("regr_sxy", "RegrSXY", duckdb_aggregates.covariance("regr_sxy")),
 )
-_SINGLES = (
-    ("regr_sxx", "RegrReplacement", duckdb_aggregates.squares, _NEAR),
-    ("regr_syy", "RegrReplacement", duckdb_aggregates.squares, _NEAR),
+_ONE_SIDED = (
+    ("regr_sxx", "RegrReplacement", duckdb_aggregates.sum_of_squares, _INEXACT_NOTE),
+    ("regr_syy", "RegrReplacement", duckdb_aggregates.sum_of_squares, _INEXACT_NOTE),
     ("regr_count", "Count", duckdb_aggregates.count, ""),
     ("regr_avgx", "Average", duckdb_aggregates.average, ""),
     ("regr_avgy", "Average", duckdb_aggregates.average, ""),
@@ -70,23 +70,29 @@ AGGREGATES: tuple[Function, ...] = (
     Function("avg", "Average", ("avg({number})", "mean({number})"), duckdb_aggregates.average),
     Function("try_sum", "Sum", ("try_sum({number})",), duckdb_aggregates.total, "NULL where the sum does not fit."),
     Function("try_avg", "Average", ("try_avg({number})",), duckdb_aggregates.average),
-    Function("min", "Min", ("min({any})",), duckdb_aggregates.plain("min")),
-    Function("max", "Max", ("max({any})",), duckdb_aggregates.plain("max")),
-    Function("bool_and", "Min", ("bool_and({boolean})", "every({boolean})"), duckdb_aggregates.plain("min")),
+    Function("min", "Min", ("min({any})",), duckdb_aggregates.plain_call("min")),
+    Function("max", "Max", ("max({any})",), duckdb_aggregates.plain_call("max")),
+    Function("bool_and", "Min", ("bool_and({boolean})", "every({boolean})"), duckdb_aggregates.plain_call("min")),
     Function(
-        "bool_or", "Max", ("bool_or({boolean})", "some({boolean})", "any({boolean})"), duckdb_aggregates.plain("max")
+        "bool_or",
+        "Max",
+        ("bool_or({boolean})", "some({boolean})", "any({boolean})"),
+        duckdb_aggregates.plain_call("max"),
     ),
-    Function("bit_and", "BitAndAgg", ("bit_and({integer})",), duckdb_aggregates.plain("bit_and")),
-    Function("bit_or", "BitOrAgg", ("bit_or({integer})",), duckdb_aggregates.plain("bit_or")),
-    Function("bit_xor", "BitXorAgg", ("bit_xor({integer})",), duckdb_aggregates.plain("bit_xor")),
+    Function("bit_and", "BitAndAgg", ("bit_and({integer})",), duckdb_aggregates.plain_call("bit_and")),
+    Function("bit_or", "BitOrAgg", ("bit_or({integer})",), duckdb_aggregates.plain_call("bit_or")),
+    Function("bit_xor", "BitXorAgg", ("bit_xor({integer})",), duckdb_aggregates.plain_call("bit_xor")),
     *(
-        Function(name, op, tuple(f"{n}({{number}})" for n in names), duckdb_aggregates.spread(name), _NEAR)
-        for op, name, names in _MOMENTS
+        Function(name, op, tuple(f"{n}({{number}})" for n in names), duckdb_aggregates.variance(name), _INEXACT_NOTE)
+        for op, name, names in _VARIANCES
     ),
-    Function("skewness", "Skewness", ("skewness({number})",), duckdb_aggregates.moment(3), _NEAR),
-    Function("kurtosis", "Kurtosis", ("kurtosis({number})",), duckdb_aggregates.moment(4), _NEAR),
-    *(Function(n, op, (f"{n}({{number}}, {{number}})",), write, _NEAR, over=False) for n, op, write in _PAIRS),
-    *(Function(n, op, (f"{n}({{number}}, {{number}})",), write, note) for n, op, write, note in _SINGLES),
+    Function("skewness", "Skewness", ("skewness({number})",), duckdb_aggregates.moment(3), _INEXACT_NOTE),
+    Function("kurtosis", "Kurtosis", ("kurtosis({number})",), duckdb_aggregates.moment(4), _INEXACT_NOTE),
+    *(
+        Function(n, op, (f"{n}({{number}}, {{number}})",), write, _INEXACT_NOTE, allows_over=False)
+        for n, op, write in _TWO_COLUMN
+    ),
+    *(Function(n, op, (f"{n}({{number}}, {{number}})",), write, note) for n, op, write, note in _ONE_SIDED),
     Function(
         "percentile",
         "Percentile",
@@ -123,14 +129,14 @@ AGGREGATES: tuple[Function, ...] = (
         "MaxBy",
         ("max_by({any}, {order})",),
         duckdb_aggregates.extreme_by("arg_max_null"),
-        _TIES.format("greatest"),
+        _TIES_NOTE.format("greatest"),
     ),
     Function(
         "min_by",
         "MinBy",
         ("min_by({any}, {order})",),
         duckdb_aggregates.extreme_by("arg_min_null"),
-        _TIES.format("least"),
+        _TIES_NOTE.format("least"),
     ),
     Function(
         "listagg",
@@ -144,52 +150,56 @@ AGGREGATES: tuple[Function, ...] = (
     ),
 )
 
-RANKS: tuple[Function, ...] = (
-    Function("row_number", "RowNumber", ("row_number()",), duckdb_aggregates.ranking("row_number"), ranks=True),
-    Function("rank", "Rank", ("rank()",), duckdb_aggregates.ranking("rank"), ranks=True),
-    Function("dense_rank", "DenseRank", ("dense_rank()",), duckdb_aggregates.ranking("dense_rank"), ranks=True),
-    Function("percent_rank", "PercentRank", ("percent_rank()",), duckdb_aggregates.ranking("percent_rank"), ranks=True),
-    Function("cume_dist", "CumeDist", ("cume_dist()",), duckdb_aggregates.ranking("cume_dist"), ranks=True),
-    Function("ntile", "NTile", ("ntile(3)",), duckdb_aggregates.ranking("ntile"), ranks=True),
-    Function("lag", "Lag", ("lag({any})", "lag({any}, 2) IGNORE NULLS"), duckdb_aggregates.shift("lag"), ranks=True),
+WINDOW_FUNCTIONS: tuple[Function, ...] = (
+    Function("row_number", "RowNumber", ("row_number()",), duckdb_aggregates.ranking("row_number"), needs_over=True),
+    Function("rank", "Rank", ("rank()",), duckdb_aggregates.ranking("rank"), needs_over=True),
+    Function("dense_rank", "DenseRank", ("dense_rank()",), duckdb_aggregates.ranking("dense_rank"), needs_over=True),
     Function(
-        "lead", "Lead", ("lead({any})", "lead({any}, 2) IGNORE NULLS"), duckdb_aggregates.shift("lead"), ranks=True
+        "percent_rank", "PercentRank", ("percent_rank()",), duckdb_aggregates.ranking("percent_rank"), needs_over=True
+    ),
+    Function("cume_dist", "CumeDist", ("cume_dist()",), duckdb_aggregates.ranking("cume_dist"), needs_over=True),
+    Function("ntile", "NTile", ("ntile(3)",), duckdb_aggregates.ranking("ntile"), needs_over=True),
+    Function(
+        "lag", "Lag", ("lag({any})", "lag({any}, 2) IGNORE NULLS"), duckdb_aggregates.shift("lag"), needs_over=True
+    ),
+    Function(
+        "lead", "Lead", ("lead({any})", "lead({any}, 2) IGNORE NULLS"), duckdb_aggregates.shift("lead"), needs_over=True
     ),
     Function(
         "first_value",
         "First",
         ("first_value({any})", "first({any}) IGNORE NULLS", "any_value({any})"),
         duckdb_aggregates.shift("first_value"),
-        ranks=True,
+        needs_over=True,
     ),
     Function(
         "last_value",
         "Last",
         ("last_value({any})", "last({any}) IGNORE NULLS"),
         duckdb_aggregates.shift("last_value"),
-        ranks=True,
+        needs_over=True,
     ),
     Function(
         "nth_value",
         "NthValue",
         ("nth_value({any}, 2)", "nth_value({any}, 2) IGNORE NULLS"),
         duckdb_aggregates.shift("nth_value"),
-        ranks=True,
+        needs_over=True,
     ),
 )
 
-_ARRAYS = "there is no ARRAY type"
-_ESTIMATE = "its result is an estimate"
-REASONS: Mapping[str, str] = {
-    "approx_count_distinct": f"{_ESTIMATE}; count(DISTINCT …) is exact and maintained",
-    "approx_percentile": f"{_ESTIMATE}; percentile is exact",
-    "percentile_approx": f"{_ESTIMATE}; percentile is exact",
-    "approx_top_k": _ESTIMATE,
-    "histogram_numeric": _ESTIMATE,
-    "count_min_sketch": _ESTIMATE,
-    "array_agg": _ARRAYS,
-    "collect_list": _ARRAYS,
-    "collect_set": _ARRAYS,
+_NO_ARRAYS = "there is no ARRAY type"
+_IS_ESTIMATE = "its result is an estimate"
+REFUSAL_REASONS: Mapping[str, str] = {
+    "approx_count_distinct": f"{_IS_ESTIMATE}; count(DISTINCT …) is exact and maintained",
+    "approx_percentile": f"{_IS_ESTIMATE}; percentile is exact",
+    "percentile_approx": f"{_IS_ESTIMATE}; percentile is exact",
+    "approx_top_k": _IS_ESTIMATE,
+    "histogram_numeric": _IS_ESTIMATE,
+    "count_min_sketch": _IS_ESTIMATE,
+    "array_agg": _NO_ARRAYS,
+    "collect_list": _NO_ARRAYS,
+    "collect_set": _NO_ARRAYS,
     "first": "it depends on the order of rows; use min_by",
     "last": "it depends on the order of rows; use max_by",
     "any_value": "it depends on the order of rows; use min or max",

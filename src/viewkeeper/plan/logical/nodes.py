@@ -18,7 +18,7 @@ from viewkeeper.expressions.tree import Expr as Expr
 from viewkeeper.expressions.tree import Named as Named
 from viewkeeper.expressions.tree import column as column
 from viewkeeper.model import types
-from viewkeeper.model.schema import Column, column_of
+from viewkeeper.model.schema import Column, column_from_json
 from viewkeeper.model.types import Type
 
 
@@ -118,25 +118,25 @@ class Project(Node):
 class Join(Node):
     """`how`: inner, left, right, full, semi, anti, existence (then `exists` names the boolean column)."""
 
-    how: str
+    join_type: str
     left: Node
     right: Node
     condition: Expr | None
-    exists: str | None = None
+    existence_column: str | None = None
     kind: ClassVar[str] = "join"
 
     @property
     def columns(self) -> tuple[Column, ...]:
         left, right = self.left.columns, self.right.columns
-        if self.how in ("semi", "anti"):
+        if self.join_type in ("semi", "anti"):
             return left
-        if self.how == "existence":
-            if self.exists is None:
+        if self.join_type == "existence":
+            if self.existence_column is None:
                 raise Defect("An existence join has no column for what it found.")
-            return (*left, Column(self.exists, types.BOOLEAN, nullable=False))
-        if self.how in ("right", "full"):
+            return (*left, Column(self.existence_column, types.BOOLEAN, nullable=False))
+        if self.join_type in ("right", "full"):
             left = tuple(Column(c.name, c.type) for c in left)
-        if self.how in ("left", "full"):
+        if self.join_type in ("left", "full"):
             right = tuple(Column(c.name, c.type) for c in right)
         return (*left, *right)
 
@@ -172,7 +172,7 @@ class Union(Node):
 
 
 @dataclass(frozen=True)
-class Steady(Node):
+class Consolidation(Node):
     """The same rows; a change that leaves a row as it was is not passed on. Made by rules, never read from Catalyst."""
 
     child: Node
@@ -184,7 +184,7 @@ class Steady(Node):
 
 
 @dataclass(frozen=True)
-class Members(Node):
+class MemberJoin(Node):
     """Each row of its child with every member of a family that wants it. Made by `families.lifting`."""
 
     child: Node
@@ -198,17 +198,17 @@ class Members(Node):
 
 
 @dataclass(frozen=True)
-class Seeded(Node):
+class MemberSeeds(Node):
     """The child's rows, of members, and for each member one row with NULLs beside its own `members` columns."""
 
     child: Node
     parameters: Scan
-    members: tuple[Column, ...]
+    member_columns: tuple[Column, ...]
     kind: ClassVar[str] = "seeded"
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        own = {c.name for c in self.members}
+        own = {c.name for c in self.member_columns}
         return tuple(c if c.name in own else Column(c.name, c.type) for c in self.child.columns)
 
 
@@ -273,13 +273,13 @@ class Generate(Node):
     child: Node
     generator: Expr
     outer: bool
-    kept: tuple[Column, ...]
+    child_columns: tuple[Column, ...]
     output: tuple[Column, ...]
     kind: ClassVar[str] = "generate"
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return (*self.kept, *self.output)
+        return (*self.child_columns, *self.output)
 
 
 @dataclass(frozen=True)
@@ -290,8 +290,22 @@ class Query:
     output: tuple[tuple[str, Column], ...]
 
 
-_KINDS = (Scan, Filter, Project, Join, Aggregate, Union, Sort, Limit, Window, Expand, Generate, Members, Seeded)
-_NODES = {c.kind: c for c in _KINDS}
+_NODE_CLASSES = (
+    Scan,
+    Filter,
+    Project,
+    Join,
+    Aggregate,
+    Union,
+    Sort,
+    Limit,
+    Window,
+    Expand,
+    Generate,
+    MemberJoin,
+    MemberSeeds,
+)
+_NODE_BY_KIND = {c.kind: c for c in _NODE_CLASSES}
 
 
 def node_to_json(node: Node) -> dict[str, Any]:
@@ -299,7 +313,7 @@ def node_to_json(node: Node) -> dict[str, Any]:
 
 
 def node_from_json(data: Mapping[str, Any]) -> Node:
-    cls = _NODES[data["kind"]]
+    cls = _NODE_BY_KIND[data["kind"]]
     return cls(**{f.name: _from_json(data[f.name]) for f in fields(cls)})
 
 
@@ -318,11 +332,11 @@ def _to_json(value: Any) -> Any:
 
 
 def _call(name: str, function: str, args: tuple[Expr, ...], type_: str, *rest: Any) -> Call:
-    return Call(name, function, args, types.of(type_), *rest)
+    return Call(name, function, args, types.parse_type(type_), *rest)
 
 
-_VALUES: Mapping[str, Callable[..., Any]] = {
-    "column": lambda *said: column_of(said),
+_VALUE_READERS: Mapping[str, Callable[..., Any]] = {
+    "column": lambda *said: column_from_json(said),
     "named": Named,
     "call": _call,
     "order": Order,
@@ -336,5 +350,5 @@ def _from_json(data: Any) -> Any:
         if "kind" in data:
             return node_from_json(data)
         ((tag, body),) = data.items()
-        return Expr.from_json(body) if tag == "expr" else _VALUES[tag](*(_from_json(v) for v in body))
+        return Expr.from_json(body) if tag == "expr" else _VALUE_READERS[tag](*(_from_json(v) for v in body))
     return data

@@ -39,66 +39,64 @@ def _line(node: Node, tables: Mapping[int, str]) -> str:
         case nodes.Filter(_, condition):
             return f"filter {expr_text(condition)}"
         case nodes.Project(_, exprs):
-            return "project " + _list(map(_named, exprs))
+            return "project " + _comma_list(map(_named_text, exprs))
         case nodes.Join(how, _, _, condition, exists):
             named = f" as {exists}" if exists else ""
             return f"join {how}{named}" + (f" on {expr_text(condition)}" if condition else "")
-        case nodes.Members(_, _, condition):
+        case nodes.MemberJoin(_, _, condition):
             return "members" + (f" on {expr_text(condition)}" if condition else "")
-        case nodes.Seeded(_, _, members):
-            return "seeded " + _list(c.name for c in members)
+        case nodes.MemberSeeds(_, _, members):
+            return "seeded " + _comma_list(c.name for c in members)
         case nodes.Aggregate(_, keys, calls):
-            by = " by " + _list(map(_named, keys)) if keys else ""
-            return "aggregate" + by + (": " + _list(map(_call, calls)) if calls else "")
+            by = " by " + _comma_list(map(_named_text, keys)) if keys else ""
+            return "aggregate" + by + (": " + _comma_list(map(_call_text, calls)) if calls else "")
         case nodes.Union(_, output):
-            return "union " + _list(c.name for c in output)
+            return "union " + _comma_list(c.name for c in output)
         case nodes.Sort(_, order):
-            return "sort " + _list(map(_order, order))
+            return "sort " + _comma_list(map(_order_text, order))
         case nodes.Limit(_, count, offset):
             return f"limit {'all' if count is None else count}" + (f" offset {offset}" if offset else "")
         case nodes.Window(_, partition, order, calls):
-            by = " by " + _list(map(expr_text, partition)) if partition else ""
-            sorted_ = " sort " + _list(map(_order, order)) if order else ""
-            return f"window{by}{sorted_}: " + _list(map(_call, calls))
+            by = " by " + _comma_list(map(expr_text, partition)) if partition else ""
+            sorted_ = " sort " + _comma_list(map(_order_text, order)) if order else ""
+            return f"window{by}{sorted_}: " + _comma_list(map(_call_text, calls))
         case nodes.Expand(_, projections, output):
-            rows = _list("(" + _list(map(expr_text, row)) + ")" for row in projections)
-            return f"expand ({_list(c.name for c in output)}) = {rows}"
+            rows = _comma_list("(" + _comma_list(map(expr_text, row)) + ")" for row in projections)
+            return f"expand ({_comma_list(c.name for c in output)}) = {rows}"
         case nodes.Generate(_, generator, outer, kept, output):
             kind = "generate outer" if outer else "generate"
-            return (
-                f"{kind} ({_list(c.name for c in output)}) = {expr_text(generator)} keep {_list(c.name for c in kept)}"
-            )
+            return f"{kind} ({_comma_list(c.name for c in output)}) = {expr_text(generator)} keep {_comma_list(c.name for c in kept)}"
     raise Defect(f"A {type(node).__name__} has no text.")
 
 
-def _list(parts: Iterable[str]) -> str:
+def _comma_list(parts: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-def _named(named: Named) -> str:
+def _named_text(named: Named) -> str:
     text = expr_text(named.expr)
     return text if text == named.name else f"{named.name} = {text}"
 
 
-def _call(call: Call) -> str:
+def _call_text(call: Call) -> str:
     distinct = "distinct " if call.distinct else ""
-    text = f"{call.name} = {function_text(call.function)}({distinct}{_list(map(expr_text, call.args))})"
+    text = f"{call.name} = {function_text(call.function)}({distinct}{_comma_list(map(expr_text, call.args))})"
     if call.filter:
         text += f" filter {expr_text(call.filter)}"
-    shown = [f"{name} {_value(value)}" for name, value in call.value or () if value not in (False, "ANSI")]
-    return text + (f" [{_list(shown)}]" if shown else "")
+    shown = [f"{name} {_value_text(value)}" for name, value in call.value or () if value not in (False, "ANSI")]
+    return text + (f" [{_comma_list(shown)}]" if shown else "")
 
 
-def _value(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Expr):
         return expr_text(value)
     if isinstance(value, tuple):
         kind, *bounds = value
-        return f"{kind} {' to '.join(map(_value, bounds))}"
+        return f"{kind} {' to '.join(map(_value_text, bounds))}"
     return str(value)
 
 
-def _order(order: Order) -> str:
+def _order_text(order: Order) -> str:
     text = expr_text(order.expr) + (" desc" if order.descending else "")
     if order.nulls_last != order.descending:  # Spark's default: NULL is the smallest
         text += " nulls last" if order.nulls_last else " nulls first"

@@ -10,51 +10,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from viewkeeper.model.schema import Table
-from viewkeeper.plan.compile.branch import Given, conjuncts
+from viewkeeper.plan.compile.branch import CompiledNode, conjuncts
 from viewkeeper.plan.logical.nodes import (
     Aggregate,
+    Consolidation,
     Expr,
     Filter,
     Join,
     Limit,
-    Members,
+    MemberJoin,
     Node,
     Project,
     Scan,
     Sort,
-    Steady,
     Window,
 )
 
-Key = tuple[str, ...]
+ColumnKey = tuple[str, ...]
 
-_MOST = 16
+_MAX_CANDIDATES = 16
 """Candidates kept at each node: enough for any query seen, and a bound on the work."""
 
 
-def unique_keys(node: Node, tables: Mapping[int, Table]) -> list[Key]:
+def unique_keys(node: Node, tables: Mapping[int, Table]) -> list[ColumnKey]:
     """Sets of plan columns each of which is unique in the node's output, the preferred first."""
     match node:
         case Scan():
-            return _scan(node, tables[node.table]) if node.table in tables else []
-        case Filter() | Sort() | Limit() | Window() | Steady():
+            return _scan_keys(node, tables[node.table]) if node.table in tables else []
+        case Filter() | Sort() | Limit() | Window() | Consolidation():
             return unique_keys(node.child, tables)
         case Project():
-            return _project(node, unique_keys(node.child, tables))
+            return _project_keys(node, unique_keys(node.child, tables))
         case Join():
-            return _join(node, tables)
-        case Members():
+            return _join_keys(node, tables)
+        case MemberJoin():
             mine = unique_keys(node.parameters, tables)
             return [(*a, *b) for a in mine for b in unique_keys(node.child, tables)]
         case Aggregate():
             return [tuple(k.name for k in node.keys)]
-        case Given():
+        case CompiledNode():
             return unique_keys(node.node, tables)
         case _:
             return []
 
 
-def _scan(node: Scan, table: Table) -> list[Key]:
+def _scan_keys(node: Scan, table: Table) -> list[ColumnKey]:
     if table.is_bag:
         return []
     names = {stored.lower(): c.name for c, stored in node.fields}
@@ -62,7 +62,7 @@ def _scan(node: Scan, table: Table) -> list[Key]:
     return [tuple(k for k in key if k is not None)] if None not in key else []
 
 
-def _project(node: Project, inner: list[Key]) -> list[Key]:
+def _project_keys(node: Project, inner: list[ColumnKey]) -> list[ColumnKey]:
     passed: dict[str, str] = {}
     for named in node.exprs:
         if named.expr.op == "column":
@@ -70,34 +70,34 @@ def _project(node: Project, inner: list[Key]) -> list[Key]:
     return [tuple(passed[c] for c in key) for key in inner if all(c in passed for c in key)]
 
 
-def _join(node: Join, tables: Mapping[int, Table]) -> list[Key]:
+def _join_keys(node: Join, tables: Mapping[int, Table]) -> list[ColumnKey]:
     left = unique_keys(node.left, tables)
-    if node.how in ("semi", "anti", "existence"):
+    if node.join_type in ("semi", "anti", "existence"):
         return left
     right = unique_keys(node.right, tables)
     pairs = _equal_columns(node)
-    found: list[Key] = []
+    found: list[ColumnKey] = []
     right_equated = {b for _, b in pairs}
     left_equated = {a for a, _ in pairs}
     # At most one right row matches a left one when the right side's key is equated as a whole, and the reverse.
-    if node.how in ("inner", "left") and any(set(k) <= right_equated for k in right):
+    if node.join_type in ("inner", "left") and any(set(k) <= right_equated for k in right):
         found += left
-    if node.how in ("inner", "right") and any(set(k) <= left_equated for k in left):
+    if node.join_type in ("inner", "right") and any(set(k) <= left_equated for k in left):
         found += right
     both = [(*a, *(c for c in b if c not in a)) for a in left for b in right]
-    if node.how == "full":
+    if node.join_type == "full":
         # A row without a match on either side has NULLs for the other's key: two of them differ only where a key has
         # no NULL of its own. So the keys of two inputs of one row each, `()`, are no key of their full join.
         known = {c.name for c in (*node.left.columns, *node.right.columns) if not c.nullable}
         both = [key for key in both if known.intersection(key)]
     found += both
-    if node.how == "inner":
+    if node.join_type == "inner":
         for key in list(found):
             for a, b in pairs:
                 old, new = (a, b) if a in key else (b, a)
                 if old in key:
                     found.append(tuple(dict.fromkeys(new if c == old else c for c in key)))
-    return list(dict.fromkeys(found))[:_MOST]
+    return list(dict.fromkeys(found))[:_MAX_CANDIDATES]
 
 
 def _equal_columns(node: Join) -> list[tuple[str, str]]:

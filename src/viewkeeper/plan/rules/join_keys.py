@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from viewkeeper.plan.compile.branch import conjunction, conjuncts, raises, reference
+from viewkeeper.plan.compile.branch import can_any_raise, column_reference, conjunction, conjuncts
 from viewkeeper.plan.logical.nodes import Expr, Filter, Join, Named, Node, Project, column
 
 
 @dataclass(frozen=True)
-class Keyed(Project):
+class KeyProjection(Project):
     """A projection that stays below its join."""
 
 
-def keyed(join: Join) -> Join:
+def add_key_columns(join: Join) -> Join:
     """The join with each side of an equality that cannot be a key where it stands as a column of its input."""
     left, right = ({c.name for c in side.columns} for side in (join.left, join.right))
     made: dict[Expr, Named] = {}
@@ -31,12 +31,17 @@ def keyed(join: Join) -> Join:
         for side, other in (equality.args, equality.args[::-1]):
             for names, opposite, node in ((left, right, join.left), (right, left, join.right)):
                 apart = side.columns() and side.columns() <= names and other.columns() and other.columns() <= opposite
-                if apart and (raises([side]) or _spans(node, side.columns())):
+                if apart and (can_any_raise([side]) or _has_columns_of_several(node, side.columns())):
                     made.setdefault(side, Named(f"{node.columns[0].name}!key{len(made)}", side))
     if not made:
         return join
-    condition = conjunction([_renamed(c, made) for c in conjuncts(join.condition)])
-    return replace(join, left=_with(join.left, made, left), right=_with(join.right, made, right), condition=condition)
+    condition = conjunction([_replace_keys(c, made) for c in conjuncts(join.condition)])
+    return replace(
+        join,
+        left=_project_keys(join.left, made, left),
+        right=_project_keys(join.right, made, right),
+        condition=condition,
+    )
 
 
 def _equality(condition: Expr) -> Expr | None:
@@ -46,38 +51,40 @@ def _equality(condition: Expr) -> Expr | None:
     return condition if condition.op in ("EqualTo", "EqualNullSafe") else None
 
 
-def _spans(node: Node, names: frozenset[str]) -> bool:
+def _has_columns_of_several(node: Node, names: frozenset[str]) -> bool:
     """Whether columns of a side come from several relations that inner joins in it put together."""
     match node:
-        case Keyed():
+        case KeyProjection():
             return False
         case Filter(child):
-            return _spans(child, names)
+            return _has_columns_of_several(child, names)
         case Project(child, exprs):
-            return _spans(child, frozenset().union(*(n.expr.columns() for n in exprs if n.name in names)))
+            return _has_columns_of_several(
+                child, frozenset().union(*(n.expr.columns() for n in exprs if n.name in names))
+            )
         case Join("inner" | "semi"):
             for side in (node.left, node.right):
                 if names <= {c.name for c in side.columns}:
-                    return _spans(side, names)
+                    return _has_columns_of_several(side, names)
             return True
     return False
 
 
-def _renamed(condition: Expr, made: dict[Expr, Named]) -> Expr:
+def _replace_keys(condition: Expr, key_columns: dict[Expr, Named]) -> Expr:
     """A part of the condition over the new columns. Only equalities: what else compares runs for other rows."""
     equality = _equality(condition)
     if equality is None:
         return condition
     if equality is not condition:
-        inner = _renamed(equality, made)
+        inner = _replace_keys(equality, key_columns)
         return replace(condition, args=(inner, replace(condition.args[1], args=(inner,))))
-    columns = (made.get(a) for a in condition.args)
+    columns = (key_columns.get(a) for a in condition.args)
     args = (
         a if n is None else column(n.name, a.type, a.nullable) for a, n in zip(condition.args, columns, strict=True)
     )
     return replace(condition, args=tuple(args))
 
 
-def _with(node: Node, made: dict[Expr, Named], names: set[str]) -> Node:
-    mine = [n for expr, n in made.items() if expr.columns() <= names]
-    return Keyed(node, (*(Named(c.name, reference(c)) for c in node.columns), *mine)) if mine else node
+def _project_keys(node: Node, key_columns: dict[Expr, Named], names: set[str]) -> Node:
+    mine = [n for expr, n in key_columns.items() if expr.columns() <= names]
+    return KeyProjection(node, (*(Named(c.name, column_reference(c)) for c in node.columns), *mine)) if mine else node

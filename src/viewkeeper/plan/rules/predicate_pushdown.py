@@ -16,29 +16,29 @@ from collections.abc import Iterable
 from viewkeeper.model.filtered_table import Comparison
 from viewkeeper.plan.logical.nodes import Expr
 
-_OPS = {"EqualTo": "=", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
-_TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_OPERATORS = {"EqualTo": "=", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def in_order(comparisons: Iterable[Expr]) -> tuple[Expr, ...]:
+def sort_comparisons(comparisons: Iterable[Expr]) -> tuple[Expr, ...]:
     """In an order of their own: what is stored is called after them."""
     return tuple(sorted(comparisons, key=lambda e: str(e.to_json())))
 
 
-def comparison(expr: Expr) -> Comparison | None:
+def read_comparison(expr: Expr) -> Comparison | None:
     """The comparison of a column with constants that an expression is, if it is one."""
     if expr.op == "In":
         column, *values = expr.args
-        return _comparison(column, "in", values)
-    if expr.op not in _OPS:
+        return _make_comparison(column, "in", values)
+    if expr.op not in _OPERATORS:
         return None
     left, right = expr.args
     if left.op == "literal":
-        return _comparison(right, _TURNED[_OPS[expr.op]], [left])
-    return _comparison(left, _OPS[expr.op], [right])
+        return _make_comparison(right, _MIRRORED[_OPERATORS[expr.op]], [left])
+    return _make_comparison(left, _OPERATORS[expr.op], [right])
 
 
-def _comparison(column: Expr, op: str, values: Iterable[Expr]) -> Comparison | None:
+def _make_comparison(column: Expr, op: str, values: Iterable[Expr]) -> Comparison | None:
     constants = list(values)
     if column.op != "column" or not constants:
         return None

@@ -22,18 +22,18 @@ from viewkeeper.errors import UnknownName
 from viewkeeper.expressions.rules.logic import operands
 from viewkeeper.expressions.tree import Expr
 from viewkeeper.model import types
-from viewkeeper.model.encoding.row_fields import decimal_of
+from viewkeeper.model.encoding.row_fields import to_decimal
 from viewkeeper.model.intake.scalars import scalar_reader
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Family, Type
 
-EQUAL, NULL, THERE, PREFIX = "in", "null", "not null", "prefix"
+EQUAL, IS_NULL, NOT_NULL, PREFIX = "in", "null", "not null", "prefix"
 """Beside the four comparisons. `in` has any number of values, and beside others None for NULL; with none of them, it is
 never true."""
 
 
 @dataclass(frozen=True)
-class Term:
+class SargableTerm:
     """`column op values`, true or not for a value of the column; values are as `model.scalars` reads them."""
 
     column: str
@@ -43,10 +43,10 @@ class Term:
 
     @property
     def is_point(self) -> bool:
-        return self.op in (EQUAL, NULL)
+        return self.op in (EQUAL, IS_NULL)
 
     def __str__(self) -> str:
-        shown = [_shown(self.type, v) for v in self.values]
+        shown = [_value_text(self.type, v) for v in self.values]
         if self.op == EQUAL:
             return f"{self.column} = {shown[0]}" if len(shown) == 1 else f"{self.column} in ({', '.join(shown)})"
         if self.op == PREFIX:
@@ -55,28 +55,28 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Where:
+class RequestPredicate:
     """A condition: all of its `terms` and all of its `others` must be true."""
 
-    terms: tuple[Term, ...] = ()
-    others: tuple[Expr, ...] = ()
+    terms: tuple[SargableTerm, ...] = ()
+    residual: tuple[Expr, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.terms or self.others)
+        return bool(self.terms or self.residual)
 
     @property
     def columns(self) -> frozenset[str]:
-        return frozenset(t.column for t in self.terms).union(*(e.columns() for e in self.others))
+        return frozenset(t.column for t in self.terms).union(*(e.columns() for e in self.residual))
 
 
-def by_values(table: Table, wanted: Mapping[str, Any]) -> Where:
+def predicate_from_values(table: Table, column_values: Mapping[str, Any]) -> RequestPredicate:
     """Columns and their values: one, None for NULL, or several in a list, tuple or set.
 
     The rows of several are those of each: None among them is NULL as it is alone, which SQL's IN never finds.
     """
     columns = {c.name.lower(): c for c in table.columns}
     terms = []
-    for name, value in wanted.items():
+    for name, value in column_values.items():
         column = columns.get(str(name).lower())
         if column is None:
             raise UnknownName(
@@ -85,102 +85,102 @@ def by_values(table: Table, wanted: Mapping[str, Any]) -> Where:
         read = scalar_reader(table.name, column.name, column.type)
         given = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
         values = tuple(dict.fromkeys(None if v is None else read(v) for v in given))
-        terms.append(Term(column.name, column.type, *((NULL,) if values == (None,) else (EQUAL, values))))
-    return Where(tuple(terms))
+        terms.append(SargableTerm(column.name, column.type, *((IS_NULL,) if values == (None,) else (EQUAL, values))))
+    return RequestPredicate(tuple(terms))
 
 
-def by_condition(condition: Expr) -> Where:
+def predicate_from_condition(condition: Expr) -> RequestPredicate:
     """A condition whose columns are called as the table's. What no term says stays as it is."""
-    terms: list[Term] = []
+    terms: list[SargableTerm] = []
     others: list[Expr] = []
     for part in operands(condition) if condition.op == "And" else [condition]:
-        term, exact = _read(part)
+        term, exact = _read_term(part)
         if term is not None:
             terms.append(term)
         if not exact:
             others.append(part)
-    return Where(tuple(terms), tuple(others))
+    return RequestPredicate(tuple(terms), tuple(others))
 
 
-def compared(column: Column, op: str, value: Any) -> Term | None:
+def comparison_term(column: Column, op: str, value: Any) -> SargableTerm | None:
     """A comparison with a value as users give it; None if the column's type has no such value."""
     read = scalar_reader("", column.name, column.type)
     try:
-        return Term(column.name, column.type, op, (read(value),))
+        return SargableTerm(column.name, column.type, op, (read(value),))
     except Exception:
         return None
 
 
 # -- from expressions --------------------------------------------------------------------------------------------------
 
-_OPS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPARISONS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def _read(part: Expr) -> tuple[Term | None, bool]:
+def _read_term(expr: Expr) -> tuple[SargableTerm | None, bool]:
     """A term that follows from a part of the condition, and whether it says the same."""
-    if part.op in ("IsNull", "IsNotNull") and part.args[0].op == "column":
-        return Term(part.args[0].value, part.args[0].type, NULL if part.op == "IsNull" else THERE), True
-    if part.op == "column":
-        return Term(part.value, part.type, EQUAL, (True,)), True
-    if part.op == "Not" and part.args[0].op == "column":
-        return Term(part.args[0].value, part.args[0].type, EQUAL, (False,)), True
-    if part.op == "Or":
-        found = _either(part)
+    if expr.op in ("IsNull", "IsNotNull") and expr.args[0].op == "column":
+        return SargableTerm(expr.args[0].value, expr.args[0].type, IS_NULL if expr.op == "IsNull" else NOT_NULL), True
+    if expr.op == "column":
+        return SargableTerm(expr.value, expr.type, EQUAL, (True,)), True
+    if expr.op == "Not" and expr.args[0].op == "column":
+        return SargableTerm(expr.args[0].value, expr.args[0].type, EQUAL, (False,)), True
+    if expr.op == "Or":
+        found = _combine_points(expr)
         return found, found is not None
-    if part.op == "Like":
-        return _like(part)
-    if part.op == "StartsWith" and part.args[0].op == "column" and part.args[1].op == "literal":
-        return Term(part.args[0].value, types.STRING, PREFIX, (part.args[1].value,)), True
-    found = _compared(part)
+    if expr.op == "Like":
+        return _like_term(expr)
+    if expr.op == "StartsWith" and expr.args[0].op == "column" and expr.args[1].op == "literal":
+        return SargableTerm(expr.args[0].value, types.STRING, PREFIX, (expr.args[1].value,)), True
+    found = _compare_to_constant(expr)
     return found, found is not None
 
 
-def _either(part: Expr) -> Term | None:
+def _combine_points(expr: Expr) -> SargableTerm | None:
     """`a = 1 OR a = 2` is `a IN (1, 2)`."""
-    found = [_compared(p) for p in operands(part)]
+    found = [_compare_to_constant(p) for p in operands(expr)]
     first = found[0]
     if first is None or any(t is None or t.op != EQUAL or t.column != first.column for t in found):
         return None
-    return Term(first.column, first.type, EQUAL, tuple(v for t in found if t is not None for v in t.values))
+    return SargableTerm(first.column, first.type, EQUAL, tuple(v for t in found if t is not None for v in t.values))
 
 
-def _like(part: Expr) -> tuple[Term | None, bool]:
-    column, pattern = part.args
+def _like_term(expr: Expr) -> tuple[SargableTerm | None, bool]:
+    column, pattern = expr.args
     if column.op != "column" or pattern.op != "literal" or "\\" in str(pattern.value):
         return None, False
     text = str(pattern.value)
     end = min((text.index(w) for w in "%_" if w in text), default=len(text))
     if end == len(text):
-        return Term(column.value, column.type, EQUAL, (text,)), True
+        return SargableTerm(column.value, column.type, EQUAL, (text,)), True
     if not end:
         return None, False
-    return Term(column.value, column.type, PREFIX, (text[:end],)), text[end:] == "%"
+    return SargableTerm(column.value, column.type, PREFIX, (text[:end],)), text[end:] == "%"
 
 
-def _compared(part: Expr) -> Term | None:
-    if part.op == "In":
-        column, constants = _own(part.args[0]), [_constant(a) for a in part.args[1:]]
+def _compare_to_constant(expr: Expr) -> SargableTerm | None:
+    if expr.op == "In":
+        column, constants = _bare_column(expr.args[0]), [_constant_value(a) for a in expr.args[1:]]
         if column is None or any(c is None for c in constants):
             return None
-        ends = [_end(column.type, c[0], "=") for c in constants if c is not None]
+        ends = [_bound_in_type(column.type, c[0], "=") for c in constants if c is not None]
         if any(e is None for e in ends):
             return None
         values = tuple(v for e in ends if e is not None for v in e[1])
-        return Term(column.value, column.type, EQUAL, values)
-    if part.op not in _OPS and part.op != "EqualTo":
+        return SargableTerm(column.value, column.type, EQUAL, values)
+    if expr.op not in _COMPARISONS and expr.op != "EqualTo":
         return None
-    left, right = part.args
-    column, constant, op = _own(left), _constant(right), _OPS.get(part.op, "=")
+    left, right = expr.args
+    column, constant, op = _bare_column(left), _constant_value(right), _COMPARISONS.get(expr.op, "=")
     if column is None or constant is None:
-        column, constant, op = _own(right), _constant(left), _TURNED.get(op, "=")
+        column, constant, op = _bare_column(right), _constant_value(left), _MIRRORED.get(op, "=")
     if column is None or constant is None:
         return None
-    found = _end(column.type, constant[0], op)
-    return None if found is None else Term(column.value, column.type, *found)
+    found = _bound_in_type(column.type, constant[0], op)
+    return None if found is None else SargableTerm(column.value, column.type, *found)
 
 
-def _own(expr: Expr) -> Expr | None:
+def _bare_column(expr: Expr) -> Expr | None:
     """The column that an expression is, as it is or in a wider type that tells its values apart and keeps their
     order."""
     if expr.op == "column":
@@ -188,10 +188,10 @@ def _own(expr: Expr) -> Expr | None:
     if expr.op != "Cast" or expr.args[0].op != "column":
         return None
     inner = expr.args[0]
-    return inner if _embeds(inner.type, expr.type) else None
+    return inner if _is_embeddable(inner.type, expr.type) else None
 
 
-def _embeds(narrow: Type, wide: Type) -> bool:
+def _is_embeddable(narrow: Type, wide: Type) -> bool:
     before, after = _digits(narrow), _digits(wide)
     if before is None:
         return False
@@ -207,16 +207,16 @@ def _digits(type_: Type) -> tuple[int, int] | None:
     return (_INTEGERS[type_], 0) if type_ in _INTEGERS else types.decimal_digits(type_)
 
 
-def _constant(expr: Expr) -> tuple[Any] | None:
+def _constant_value(expr: Expr) -> tuple[Any] | None:
     """The value of a constant: an exact number, or what its type's plain value is."""
     if expr.op == "Cast" and expr.args[0].op == "literal" and _digits(expr.args[0].type) is not None:
-        inner = _constant(expr.args[0])
+        inner = _constant_value(expr.args[0])
         if inner is None:
             return None
         if expr.type == types.DOUBLE:
             return (float(inner[0]),)
         wide = _digits(expr.type)
-        return inner if wide is not None and _embeds(expr.args[0].type, expr.type) else None
+        return inner if wide is not None and _is_embeddable(expr.args[0].type, expr.type) else None
     if expr.op != "literal" or expr.value is None:
         return None
     if _digits(expr.type) is not None:
@@ -226,7 +226,7 @@ def _constant(expr: Expr) -> tuple[Any] | None:
     return (bytes.fromhex(expr.value) if expr.type == types.BINARY else expr.value,)
 
 
-def _end(type_: Type, value: Any, op: str) -> tuple[str, tuple[Any, ...]] | None:
+def _bound_in_type(type_: Type, value: Any, op: str) -> tuple[str, tuple[Any, ...]] | None:
     """The comparison in the column's own type, as an operator and its values."""
     digits = _digits(type_)
     if digits is None:
@@ -241,7 +241,7 @@ def _end(type_: Type, value: Any, op: str) -> tuple[str, tuple[Any, ...]] | None
         return None
     scaled = value * 10 ** digits[1]
     below = math.floor(scaled)
-    limit = 1 << types.bits(type_) - 1 if types.is_integer(type_) else 10 ** digits[0]
+    limit = 1 << types.bit_width(type_) - 1 if types.is_integer(type_) else 10 ** digits[0]
     if not -limit < below < limit - 1:
         return None  # near or beyond the type's ends: the condition is left as it is
     if scaled == below:
@@ -253,26 +253,26 @@ def _end(type_: Type, value: Any, op: str) -> tuple[str, tuple[Any, ...]] | None
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
-_SHOWN: Mapping[Family, Callable[[Any], str]] = {
+_VALUE_FORMATS: Mapping[Family, Callable[[Any], str]] = {
     Family.DATE: lambda v: str(date(1970, 1, 1) + timedelta(days=v)),
     Family.TIME: lambda v: str(datetime(1970, 1, 1) + timedelta(microseconds=v)),
 }
 
 
-def _shown(type_: Type, value: Any) -> str:
+def _value_text(type_: Type, value: Any) -> str:
     if value is None:
         return "NULL"
     try:
-        if type_.family in _SHOWN:
-            return _SHOWN[type_.family](value)
+        if type_.family in _VALUE_FORMATS:
+            return _VALUE_FORMATS[type_.family](value)
     except OverflowError:
         return str(value)
     if digits := types.decimal_digits(type_):
-        return str(decimal_of(value, digits[1]))
+        return str(to_decimal(value, digits[1]))
     return repr(value)
 
 
-def in_words(terms: Iterable[Term], others: Sequence[Expr] = ()) -> str:
+def describe_terms(terms: Iterable[SargableTerm], residual: Sequence[Expr] = ()) -> str:
     from viewkeeper.expressions.backends.text import expr_text
 
-    return ", ".join([*map(str, terms), *map(expr_text, others)])
+    return ", ".join([*map(str, terms), *map(expr_text, residual)])

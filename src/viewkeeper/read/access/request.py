@@ -10,54 +10,54 @@ from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.model.intake import arguments
 from viewkeeper.model.names import COUNT
 from viewkeeper.model.schema import KeyPart, Table
-from viewkeeper.read.access.key_ranges import Bounds
-from viewkeeper.read.access.path import Wanted
-from viewkeeper.read.access.predicates import Where
+from viewkeeper.read.access.key_ranges import KeyBounds
+from viewkeeper.read.access.path import RowRequest
+from viewkeeper.read.access.predicates import RequestPredicate
 
-_ORDERED = re.compile(r"(.*?)(?:\s+(asc|desc))?\s*", re.IGNORECASE | re.DOTALL)
+_ORDER_PATTERN = re.compile(r"(.*?)(?:\s+(asc|desc))?\s*", re.IGNORECASE | re.DOTALL)
 
 
-def asked(
+def build_request(
     table: Table,
-    where: Where,
+    where: RequestPredicate,
     columns: Sequence[str] | str | None,
     order_by: Sequence[str] | str | None,
     limit: int | None,
-    within: Bounds = (None, None),
-) -> Wanted:
+    key_bounds: KeyBounds = (None, None),
+) -> RowRequest:
     """`columns`: names, or None for all. `order_by`: names, each maybe with DESC behind it."""
     if not table.has_rows:
         raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
     if limit is not None:
-        arguments.whole(limit, "scan's limit", 0)
-    named = tuple(_named(table, name, "columns") for name in _listed(columns, "columns"))
+        arguments.check_whole_number(limit, "scan's limit", 0)
+    named = tuple(_find_column(table, name, "columns") for name in _column_list(columns, "columns"))
     if len(set(named)) < len(named) or (columns is not None and not named):
         raise BadValue("columns names a column twice, or none.", hint="Name each once.")
     shown = named if columns is not None else tuple(c.name for c in table.columns)
     order: dict[str, KeyPart] = {}
-    for text in _listed(order_by, "order_by"):
-        found = _ORDERED.fullmatch(text)
+    for text in _column_list(order_by, "order_by"):
+        found = _ORDER_PATTERN.fullmatch(text)
         name, way = (found[1], found[2]) if found and text.lower() not in table.by_name else (text, None)
-        column = _named(table, name, "order_by")
+        column = _find_column(table, name, "order_by")
         descends = way is not None and way.lower() == "desc"
         order.setdefault(column, KeyPart(column, descends, nulls_last=descends))
-    return Wanted(table, where, shown, tuple(order.values()), limit, within)
+    return RowRequest(table, where, shown, tuple(order.values()), limit, key_bounds)
 
 
-def _listed(given: Any, what: str) -> list[str]:
-    if given is None:
+def _column_list(columns: Any, argument: str) -> list[str]:
+    if columns is None:
         return []
-    names = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else None
+    names = [columns] if isinstance(columns, str) else list(columns) if isinstance(columns, (list, tuple)) else None
     if names is None or not all(isinstance(name, str) for name in names):
-        raise BadValue(f"{what} is {arguments.short(given)}.", hint="Give a list of column names.")
+        raise BadValue(f"{argument} is {arguments.shorten(columns)}.", hint="Give a list of column names.")
     return names
 
 
-def _named(table: Table, name: str, what: str) -> str:
+def _find_column(table: Table, name: str, argument: str) -> str:
     column = table.by_name.get(name.strip().lower())
     if column is None or column.name == COUNT:
         raise UnknownName(
-            f"{table.name} has no column {name!r}, which {what} names.",
+            f"{table.name} has no column {name!r}, which {argument} names.",
             hint=f"It has: {', '.join(c.name for c in table.columns)}.",
         )
     return column.name

@@ -9,48 +9,48 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.errors import SnapshotGone
-from viewkeeper.read.access.path import Wanted
+from viewkeeper.read.access.path import RowRequest
 from viewkeeper.read.access.scan import fetch, stream
 from viewkeeper.read.rows import python_rows
-from viewkeeper.read.state import Pins, Positions, Source
+from viewkeeper.read.state import PositionState, ReadState, SnapshotState
 from viewkeeper.store.contract.store import Store
 
 _ATTEMPTS = 3
 
 
 @contextmanager
-def state_for(store: Store, *, view: bool) -> Iterator[Source]:
+def open_read_state(store: Store, *, at_batch: bool) -> Iterator[ReadState]:
     """One state: of views, the published batch; of base tables, as they are now."""
-    if not view and not store.capabilities.snapshot_scan:
-        batch = store.published()
-        yield Positions(store, store.head(), batch)
+    if not at_batch and not store.capabilities.snapshot_scan:
+        batch = store.published_batch()
+        yield PositionState(store, store.head(), batch)
         return
-    pinned = store.pin()
+    pinned = store.open_snapshot()
     try:
-        yield Pins(store, pinned, at_cut=view)
+        yield SnapshotState(store, pinned, at_cut=at_batch)
     finally:
         pinned.close()
 
 
-def rows_wanted(store: Store, wanted: Wanted) -> Iterator[dict[str, Any]]:
+def stream_python_rows(store: Store, request: RowRequest) -> Iterator[dict[str, Any]]:
     """Row by row, as Python values."""
-    with state_for(store, view=not wanted.table.with_writes) as source:
-        yield from rows_from(source, wanted)
+    with open_read_state(store, at_batch=not request.table.is_changed_by_writes) as source:
+        yield from python_rows_from(source, request)
 
 
-def rows_from(source: Source, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    for piece in stream(source, wanted):
-        yield from python_rows(wanted.table, piece)
+def python_rows_from(state: ReadState, request: RowRequest) -> Iterator[dict[str, Any]]:
+    for piece in stream(state, request):
+        yield from python_rows(request.table, piece)
 
 
-def table_wanted(store: Store, wanted: Wanted) -> pa.Table:
+def read_request(store: Store, request: RowRequest) -> pa.Table:
     """All at once; where the store cannot keep a state for so long, of the next one."""
     for _ in range(_ATTEMPTS - 1):
         with suppress(SnapshotGone):
-            return _table(store, wanted)
-    return _table(store, wanted)
+            return _read_once(store, request)
+    return _read_once(store, request)
 
 
-def _table(store: Store, wanted: Wanted) -> pa.Table:
-    with state_for(store, view=not wanted.table.with_writes) as source:
-        return fetch(source, wanted)
+def _read_once(store: Store, request: RowRequest) -> pa.Table:
+    with open_read_state(store, at_batch=not request.table.is_changed_by_writes) as source:
+        return fetch(source, request)

@@ -25,24 +25,24 @@ import pyarrow as pa
 from viewkeeper.errors import StoreError, Unsupported
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.intake import arguments
-from viewkeeper.model.names import COUNT, EXPECTED, FOUND, PLACE, TIMES, backticked, quoted, unused
+from viewkeeper.model.names import ACTUAL, COUNT, EXPECTED, ROW_INDEX, WEIGHT_SUM, backticked, quoted, unused_name
 from viewkeeper.model.schema import Table
 from viewkeeper.read.audit.report import Audit, Difference, ViewAudit
-from viewkeeper.read.rows import outside
-from viewkeeper.resources.memory import Memory, once
+from viewkeeper.read.rows import to_visible_rows
+from viewkeeper.resources.memory import MemoryBudget, one_off_budget
 from viewkeeper.resources.prepared_statements import connect
-from viewkeeper.store.contract.store import Pinned, Store
-from viewkeeper.syntax.lexer import tokens
+from viewkeeper.store.contract.store import Store, StoreSnapshot
+from viewkeeper.syntax.lexer import lex
 from viewkeeper.syntax.view_text import exact_query
 
-_SHOWN = 20
-_TRIES = 3
-_NEAR = 1e-9
-_WRONG = "wrong"
+_MAX_EXAMPLES = 20
+_MAX_ATTEMPTS = 3
+_FLOAT_TOLERANCE = 1e-9
+_WRONG_ROWS = "wrong"
 
 
 @dataclass(frozen=True)
-class _State:
+class _AuditState:
     """The database at one batch, as a user sees it; what is large of it is in files."""
 
     catalog: Catalog
@@ -50,7 +50,7 @@ class _State:
     tables: Mapping[str, pa.Table]
     views: Mapping[str, pa.Table]
     skipped: Mapping[str, str]
-    memory: Memory
+    memory: MemoryBudget
 
 
 def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), sample: int | None = None) -> Audit:
@@ -59,18 +59,18 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
     `session` gives a Spark session of our settings, in which the tables are registered for the time being.
     """
     if sample is not None:
-        arguments.whole(sample, "sample", 1)
+        arguments.check_whole_number(sample, "sample", 1)
     started = time.perf_counter()
     for name in names:
         store.catalog().view(name)
-    state = _state(store, names)
-    wanted = _wanted(state.catalog, names)
-    needed = _needed(state.catalog, wanted)
+    state = _read_state(store, names)
+    wanted = _requested_names(state.catalog, names)
+    needed = _needed_views(state.catalog, wanted)
     found: dict[str, ViewAudit] = {}
     if any(v.table.name in state.views for v in needed):
-        found = _judged(session(), state, needed, wanted, sample)
+        found = _audit_views(session(), state, needed, wanted, sample)
     skipped = {n: ViewAudit(n, 0, 0, why) for n, why in state.skipped.items() if n.lower() in wanted}
-    order = [v.table.name for v in state.catalog.shown_views if v.table.name.lower() in wanted]
+    order = [v.table.name for v in state.catalog.user_views_and_indexes if v.table.name.lower() in wanted]
     views = tuple({**found, **skipped}[n] for n in order)
     return Audit(state.epoch, time.perf_counter() - started, views)
 
@@ -78,118 +78,120 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
 # -- step 1 -----------------------------------------------------------------------------------------------------------
 
 
-def _state(store: Store, names: Sequence[str]) -> _State:
-    for _ in range(_TRIES):
-        pinned = store.pin()
+def _read_state(store: Store, names: Sequence[str]) -> _AuditState:
+    for _ in range(_MAX_ATTEMPTS):
+        pinned = store.open_snapshot()
         try:
-            found = _pinned_state(store, pinned, names)
+            found = _read_snapshot(store, pinned, names)
         finally:
             pinned.close()
         if found is not None:
             return found
     raise StoreError(
-        f"Tables of {store.url} that have no past were written while they were read, {_TRIES} times.",
+        f"Tables of {store.url} that have no past were written while they were read, {_MAX_ATTEMPTS} times.",
         hint="Refresh and audit again while nobody writes, or let their store keep versions and deleted cells.",
     )
 
 
-def _pinned_state(store: Store, pinned: Pinned, names: Sequence[str]) -> _State | None:
+def _read_snapshot(store: Store, snapshot: StoreSnapshot, names: Sequence[str]) -> _AuditState | None:
     """None if a table without a past is not what the batch saw: a change of it waits."""
-    catalog = pinned.catalog
+    catalog = snapshot.catalog
     live: list[int] = []
 
     def rows(table: Table) -> pa.Table:
         if not table.has_rows:
-            from viewkeeper.read.lazy.evaluate import regenerated
+            from viewkeeper.read.lazy.evaluate import regenerate_view
 
-            return regenerated(store, pinned, table)
+            return regenerate_view(store, snapshot, table)
         try:
-            return gathered(table, pinned.scan(table))
+            return gathered(table, snapshot.scan(table))
         except Unsupported:
             live.append(table.id)
-            return gathered(table, pinned.scan(table, at_cut=False))
+            return gathered(table, snapshot.scan(table, at_cut=False))
 
     def gathered(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        shown = (batch for found in batches for batch in outside(table, pa.table(found)).to_batches())
-        return memory.gathered(shown, table.outside)
+        shown = (batch for found in batches for batch in to_visible_rows(table, pa.table(found)).to_batches())
+        return memory.collect(shown, table.external_schema)
 
-    memory = once(store.state_path)
+    memory = one_off_budget(store.state_path)
 
-    kept, skipped = _auditable(catalog, pinned.batch.cut)
-    wanted = _wanted(catalog, names)
-    read = {word for view in _needed(catalog, wanted) for word in _words(catalog, view)}
+    kept, skipped = _split_auditable(catalog, snapshot.batch.cut)
+    wanted = _requested_names(catalog, names)
+    read = {word for view in _needed_views(catalog, wanted) for word in _possible_table_names(catalog, view)}
     tables = {t.name: rows(t) for t in catalog.tables if t.name.lower() in read}
     views = {t.name: rows(t) for t in kept if t.name.lower() in wanted}
-    if live and store.pending(pinned.batch.cut, live).calls:
+    if live and store.pending(snapshot.batch.cut, live).calls:
         return None
-    return _State(catalog, pinned.batch.number, tables, views, skipped, memory)
+    return _AuditState(catalog, snapshot.batch.number, tables, views, skipped, memory)
 
 
-def _auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]:
+def _split_auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]:
     kept, skipped = [], {}
-    for view in catalog.shown_views:
+    for view in catalog.user_views_and_indexes:
         table = view.table
         if view.suspended is not None:
             skipped[table.name] = "it is suspended"
-        elif view.at is not None and (view.at.low, view.at.cut) != (cut, cut):
-            skipped[table.name] = f"it has a cut of its own, {view.at.cut}"
+        elif view.own_cut is not None and (view.own_cut.low, view.own_cut.cut) != (cut, cut):
+            skipped[table.name] = f"it has a cut of its own, {view.own_cut.cut}"
         else:
             kept.append(table)
     return kept, skipped
 
 
-def _wanted(catalog: Catalog, names: Sequence[str]) -> set[str]:
-    return {n.lower() for n in names} or {v.table.name.lower() for v in catalog.shown_views}
+def _requested_names(catalog: Catalog, names: Sequence[str]) -> set[str]:
+    return {n.lower() for n in names} or {v.table.name.lower() for v in catalog.user_views_and_indexes}
 
 
-def _needed(catalog: Catalog, wanted: set[str]) -> list[View]:
+def _needed_views(catalog: Catalog, requested: set[str]) -> list[View]:
     """The wanted views and those that they may read. A view reads only what was made before it."""
-    found, named = [], set(wanted)
-    for view in reversed(catalog.shown_views):
+    found, named = [], set(requested)
+    for view in reversed(catalog.user_views_and_indexes):
         if view.table.name.lower() in named:
             found.append(view)
-            named |= _words(catalog, view)
+            named |= _possible_table_names(catalog, view)
     return found[::-1]
 
 
-def _words(catalog: Catalog, view: View) -> set[str]:
+def _possible_table_names(catalog: Catalog, view: View) -> set[str]:
     """All that may be a table's name in the view's text: whatever the planner leaves out, Spark looks it up."""
     return {
-        token.value.lower() for token in tokens(exact_query(catalog, view)) if token.kind in ("word", "name", "number")
+        token.value.lower() for token in lex(exact_query(catalog, view)) if token.kind in ("word", "name", "number")
     }
 
 
 # -- steps 2 and 3 ----------------------------------------------------------------------------------------------------
 
 
-def _judged(
-    spark: Any, state: _State, needed: Sequence[View], wanted: set[str], sample: int | None
+def _audit_views(
+    spark: Any, state: _AuditState, needed: Sequence[View], requested: set[str], sample: int | None
 ) -> dict[str, ViewAudit]:
     """The wanted views, each against Spark; one that Spark cannot run does not keep the others from it."""
-    from viewkeeper.plan.catalyst import at_work, explained, has_ended
+    from viewkeeper.plan.catalyst import activate_session, explain_jvm_error, has_ended
     from viewkeeper.plan.catalyst.session import first_lines
 
     found: dict[str, ViewAudit] = {}
-    with at_work(spark):
+    with activate_session(spark):
         for table in (t for t in state.catalog.tables if t.name in state.tables):
-            _frame(spark, table, state.tables[table.name]).createOrReplaceTempView(backticked(table.name))
+            _make_frame(spark, table, state.tables[table.name]).createOrReplaceTempView(backticked(table.name))
         for view in needed:
             name = view.table.name
             try:
                 frame = spark.sql(exact_query(state.catalog, view))
                 frame.createOrReplaceTempView(backticked(name))
-                if name.lower() in wanted and name in state.views:
-                    found[name] = _compared(view.table, frame, state.views[name], spark, sample, state.memory)
+                if name.lower() in requested and name in state.views:
+                    found[name] = _compare_view(view.table, frame, state.views[name], spark, sample, state.memory)
             except Exception as error:
-                told = explained(error) or error
+                told = explain_jvm_error(error) or error
                 if has_ended(spark):  # no other view can be judged
                     raise told from error
-                if name.lower() in wanted and name in state.views:
+                if name.lower() in requested and name in state.views:
                     found[name] = ViewAudit(name, 0, 0, failed=first_lines(str(told)))
     return found
 
 
-def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: int | None, memory: Memory) -> ViewAudit:
+def _compare_view(
+    table: Table, frame: Any, stored: pa.Table, spark: Any, sample: int | None, memory: MemoryBudget
+) -> ViewAudit:
     names = [c.name for c in table.columns]
     keys = names if table.is_bag else [k.column for k in table.key]
     frame = frame.toDF(*names)
@@ -197,14 +199,14 @@ def _compared(table: Table, frame: Any, stored: pa.Table, spark: Any, sample: in
         # The same share of the keys on both sides, by a hash: a key that is missing here can be drawn too.
         share = math.ceil(stored.num_rows / sample)
         chosen = f"pmod(xxhash64({', '.join(map(backticked, keys))}), {share}) = {random.randrange(share)}"
-        stored = _frame(spark, table, stored).where(chosen).toArrow().cast(table.outside)
+        stored = _make_frame(spark, table, stored).where(chosen).toArrow().cast(table.external_schema)
         frame = frame.where(chosen)
-    expected = frame.toArrow().cast(table.outside)
+    expected = frame.toArrow().cast(table.external_schema)
     found, examples = compare(names, keys, table.is_bag, expected, stored, memory)
     return ViewAudit(table.name, max(expected.num_rows, stored.num_rows), found, examples=examples)
 
 
-def _frame(spark: Any, table: Table, rows: pa.Table) -> Any:
+def _make_frame(spark: Any, table: Table, rows: pa.Table) -> Any:
     return spark.createDataFrame(rows, ", ".join(f"{backticked(c.name)} {c.type}" for c in table.columns))
 
 
@@ -214,74 +216,79 @@ def compare(
     is_bag: bool,
     expected: pa.Table,
     stored: pa.Table,
-    memory: Memory | None = None,
+    memory: MemoryBudget | None = None,
 ) -> tuple[int, tuple[Difference, ...]]:
     """How many keys differ, and the first of them. A bag's key is the whole row, and its count must be the same."""
     listed = ", ".join(map(quoted, names))
     grouped, times = (" GROUP BY ALL", "count(*)") if is_bag else ("", "1")
-    rows = {side: f"SELECT {listed}, {times} AS {TIMES} FROM {side}{grouped}" for side in (EXPECTED, FOUND)}
-    sides = [f"(SELECT *, row_number() OVER () AS {PLACE} FROM ({told})) {side}" for side, told in rows.items()]
+    rows = {side: f"SELECT {listed}, {times} AS {WEIGHT_SUM} FROM {side}{grouped}" for side in (EXPECTED, ACTUAL)}
+    sides = [f"(SELECT *, row_number() OVER () AS {ROW_INDEX} FROM ({told})) {side}" for side, told in rows.items()]
     floats = [f.name for f in expected.schema if pa.types.is_floating(f.type)]
-    same = [f"{EXPECTED}.{TIMES} = {FOUND}.{TIMES}", *(_same(n, n in floats) for n in names if n not in keys)]
+    same = [
+        f"{EXPECTED}.{WEIGHT_SUM} = {ACTUAL}.{WEIGHT_SUM}",
+        *(_same_value_sql(n, n in floats) for n in names if n not in keys),
+    ]
     with connect(memory) as duck:
         duck.register(EXPECTED, expected)
-        duck.register(FOUND, stored)
+        duck.register(ACTUAL, stored)
         duck.execute(
-            f"""CREATE TEMP TABLE {_WRONG} AS
-                SELECT {EXPECTED}, {FOUND} FROM {" FULL JOIN ".join(sides)} ON {_equal(keys) or "true"}
-                WHERE {EXPECTED}.{TIMES} IS NULL OR {FOUND}.{TIMES} IS NULL OR NOT ({" AND ".join(same)})"""
+            f"""CREATE TEMP TABLE {_WRONG_ROWS} AS
+                SELECT {EXPECTED}, {ACTUAL} FROM {" FULL JOIN ".join(sides)} ON {_equality_sql(keys) or "true"}
+                WHERE {EXPECTED}.{WEIGHT_SUM} IS NULL OR {ACTUAL}.{WEIGHT_SUM} IS NULL OR NOT ({" AND ".join(same)})"""
         )
         if is_bag and floats:
-            duck.execute(_forgiven([n for n in names if n not in floats], floats))
-        examples = duck.sql(f"FROM {_WRONG} LIMIT {_SHOWN}").fetchall()
-        total = duck.sql(f"SELECT count(*) FROM {_WRONG}").fetchall()[0][0]
+            duck.execute(_delete_near_rows_sql([n for n in names if n not in floats], floats))
+        examples = duck.sql(f"FROM {_WRONG_ROWS} LIMIT {_MAX_EXAMPLES}").fetchall()
+        total = duck.sql(f"SELECT count(*) FROM {_WRONG_ROWS}").fetchall()[0][0]
     return int(total), tuple(_difference(keys, is_bag, e, s) for e, s in examples)
 
 
-def _forgiven(exact: Sequence[str], floats: Sequence[str]) -> str:
+def _delete_near_rows_sql(exact: Sequence[str], floats: Sequence[str]) -> str:
     """Of a bag with floating-point columns: rows that are too many on either side, and differ in the last digits alone.
     Those that are equal in all else meet in the order of these columns."""
     sides = []
-    for side, other in ((EXPECTED, FOUND), (FOUND, EXPECTED)):
+    for side, other in ((EXPECTED, ACTUAL), (ACTUAL, EXPECTED)):
         parts = ", ".join(f"{side}.{quoted(n)}" for n in exact)
         order = ", ".join(f"{side}.{quoted(n)}" for n in floats)
         nth = f"row_number() OVER ({f'PARTITION BY {parts} ' if exact else ''}ORDER BY {order}) AS {COUNT}"
-        sides.append(f"(SELECT unnest({side}), {nth} FROM {_WRONG} WHERE {other}.{TIMES} IS NULL) {side}")
-    near = " AND ".join(_same(n, True) for n in floats)
-    on = _equal([*exact, COUNT, TIMES])
-    return f"""DELETE FROM {_WRONG} USING (
-        SELECT {EXPECTED}.{PLACE} AS one, {FOUND}.{PLACE} AS other FROM {" JOIN ".join(sides)} ON {on} WHERE {near}) met
-        WHERE {EXPECTED}.{PLACE} = met.one AND {FOUND}.{TIMES} IS NULL
-           OR {FOUND}.{PLACE} = met.other AND {EXPECTED}.{TIMES} IS NULL"""
+        sides.append(f"(SELECT unnest({side}), {nth} FROM {_WRONG_ROWS} WHERE {other}.{WEIGHT_SUM} IS NULL) {side}")
+    near = " AND ".join(_same_value_sql(n, True) for n in floats)
+    on = _equality_sql([*exact, COUNT, WEIGHT_SUM])
+    return f"""DELETE FROM {_WRONG_ROWS} USING (
+        SELECT {EXPECTED}.{ROW_INDEX} AS one, {ACTUAL}.{ROW_INDEX} AS other FROM {" JOIN ".join(sides)} ON {on} WHERE {near}) met
+        WHERE {EXPECTED}.{ROW_INDEX} = met.one AND {ACTUAL}.{WEIGHT_SUM} IS NULL
+           OR {ACTUAL}.{ROW_INDEX} = met.other AND {EXPECTED}.{WEIGHT_SUM} IS NULL"""
 
 
-def _equal(names: Sequence[str]) -> str:
-    return " AND ".join("{} IS NOT DISTINCT FROM {}".format(*_both(name)) for name in names)
+def _equality_sql(names: Sequence[str]) -> str:
+    return " AND ".join("{} IS NOT DISTINCT FROM {}".format(*_both_columns(name)) for name in names)
 
 
-def _same(name: str, is_float: bool) -> str:
-    one, other = _both(name)
+def _same_value_sql(name: str, is_float: bool) -> str:
+    one, other = _both_columns(name)
     exact = f"{one} IS NOT DISTINCT FROM {other}"
     if not is_float:
         return f"({exact})"
-    return f"({exact} OR coalesce(abs({one} - {other}) <= {_NEAR} * greatest(abs({one}), abs({other})), false))"
+    return (
+        f"({exact} OR coalesce(abs({one} - {other}) <= {_FLOAT_TOLERANCE} * greatest(abs({one}), abs({other})), false))"
+    )
 
 
-def _both(name: str) -> tuple[str, str]:
+def _both_columns(name: str) -> tuple[str, str]:
     """A column of both sides."""
-    return f"{EXPECTED}.{quoted(name)}", f"{FOUND}.{quoted(name)}"
+    return f"{EXPECTED}.{quoted(name)}", f"{ACTUAL}.{quoted(name)}"
 
 
 def _difference(keys: Sequence[str], is_bag: bool, expected: Any, found: Any) -> Difference:
-    sides = [_row(side, is_bag) for side in (expected, found)]
+    sides = [_side_row(side, is_bag) for side in (expected, found)]
     one = sides[0] or sides[1] or {}
     return Difference({k: one[k] for k in keys}, sides[0], sides[1])
 
 
-def _row(side: Mapping[str, Any] | None, is_bag: bool) -> dict[str, Any] | None:
-    if side is None or side[TIMES] is None:
+def _side_row(side: Mapping[str, Any] | None, is_bag: bool) -> dict[str, Any] | None:
+    if side is None or side[WEIGHT_SUM] is None:
         return None
     row = dict(side)
-    del row[PLACE]
-    count = row.pop(TIMES)
-    return {**row, unused("_count", row): count} if is_bag else row
+    del row[ROW_INDEX]
+    count = row.pop(WEIGHT_SUM)
+    return {**row, unused_name("_count", row): count} if is_bag else row

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.read.audit.audit import audit
-from viewkeeper.read.audit.report import NOTE, Audit, noted, noted_failure, repaired
+from viewkeeper.read.audit.report import AUDIT_NOTE, Audit, audit_note, failure_note, with_repair
 from viewkeeper.store.contract.store import Store
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _log = logging.getLogger("viewkeeper.audit")
 def audit_database(
     store: Store,
     session: Callable[[], Any],
-    maintain: Callable[[], Maintainer],
+    get_maintainer: Callable[[], Maintainer],
     names: Sequence[str] = (),
     *,
     sample: int | None = None,
@@ -37,46 +37,48 @@ def audit_database(
     """Compare these views (none named: all), and repair them if that is wanted."""
     report = audit(store, session, names, sample)
     if repair:
-        report = _repaired(store, session, maintain, report)
+        report = _repair_and_compare(store, session, get_maintainer, report)
     if note:
-        store.put_note(NOTE, noted(report))
+        store.put_note(AUDIT_NOTE, audit_note(report))
     return report
 
 
-def _repaired(store: Store, session: Callable[[], Any], maintain: Callable[[], Maintainer], report: Audit) -> Audit:
-    from viewkeeper.maintain.load.repair import CONTRADICTION
+def _repair_and_compare(
+    store: Store, session: Callable[[], Any], get_maintainer: Callable[[], Maintainer], report: Audit
+) -> Audit:
+    from viewkeeper.maintain.load.repair import CONTRADICTION_NOTE
 
     wrong = [v.view for v in report.views if v.differences]
-    contradicted = store.note(CONTRADICTION) is not None
+    contradicted = store.note(CONTRADICTION_NOTE) is not None
     if not wrong and not contradicted:
         return report
-    maintainer = maintain()
+    maintainer = get_maintainer()
     try:
         if contradicted:
-            maintainer.suspender.going_on(maintainer.mender.rebuild)
+            maintainer.suspender.run_without_failing(maintainer.state_repair.rebuild)
         else:
-            maintainer.repair(frozenset(store.catalog().view(name).table.home for name in wrong))
+            maintainer.repair(frozenset(store.catalog().view(name).table.storage_id for name in wrong))
     except ViewkeeperError as error:
         if not wrong:
             raise
-        return repaired(report, {}, str(error))
+        return with_repair(report, {}, str(error))
     again = audit(store, session, wrong).views if wrong else ()
-    return repaired(report, {v.view: v.differences for v in again}, None)
+    return with_repair(report, {v.view: v.differences for v in again}, None)
 
 
-def audit_beside(
-    store: Store, audits: Callable[[], Callable[[], Audit] | None], listener: Callable[[Audit], None] | None
+def audit_in_background(
+    store: Store, get_audit: Callable[[], Callable[[], Audit] | None], listener: Callable[[Audit], None] | None
 ) -> None:
     """An audit beside the batches, as long as there is a handle whose `audits` it is. What is wrong is logged, and one
     that fails is noted for `status` and `doctor`."""
-    run = audits()
+    run = get_audit()
     if run is None:
         return
     try:
         report = run()
     except Exception as error:
         _log.exception("The audit of %s failed", store.url)
-        store.put_note(NOTE, noted_failure(error))
+        store.put_note(AUDIT_NOTE, failure_note(error))
         return
     for view in (v for v in report.views if v.is_wrong):
         _log.error("%s of %s: %d keys differ. %s", view.view, store.url, view.differences, view.advice)

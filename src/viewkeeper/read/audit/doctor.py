@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper import expressions
-from viewkeeper.commit.batch_history import MENDED
-from viewkeeper.commit.deferred_cleanup import NOTE as AFTERWARDS
-from viewkeeper.commit.deferred_cleanup import in_words
+from viewkeeper.commit.batch_history import REPAIR_NOTE
+from viewkeeper.commit.deferred_cleanup import CLEANUP_NOTE as AFTERWARDS
+from viewkeeper.commit.deferred_cleanup import describe_cleanup_note
 from viewkeeper.errors import CorruptState, ViewkeeperError
-from viewkeeper.maintain.continuous import NOTE as MAINTENANCE
-from viewkeeper.maintain.load.repair import CONTRADICTION, damaged
-from viewkeeper.model.display import counted
-from viewkeeper.read.audit.report import NOTE as AUDIT
-from viewkeeper.read.audit.report import said
+from viewkeeper.maintain.continuous import MAINTENANCE_NOTE as MAINTENANCE
+from viewkeeper.maintain.load.repair import CONTRADICTION_NOTE, find_damaged_runs
+from viewkeeper.model.display import count_text
+from viewkeeper.read.audit.report import AUDIT_NOTE as AUDIT
+from viewkeeper.read.audit.report import describe_audit_note
 from viewkeeper.read.status import database_status
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.state.manifest import Manifest
-from viewkeeper.state.open_state import State
+from viewkeeper.state.open_state import OpenState
 from viewkeeper.store.contract.store import Batch, Finding, Store
 
 _LIBRARIES = ("viewkeeper", "duckdb", "pyarrow", "pyspark", "lmdb")
-_OF_A_STORE = {"rocksdb": "rocksdict", "hbase": "thriftpy2"}
+_STORE_LIBRARIES = {"rocksdb": "rocksdict", "hbase": "thriftpy2"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def examine(store: Store) -> Examination:
 
 
 def _versions(store: Store) -> Iterator[Finding]:
-    own = _OF_A_STORE.get(store.url.partition(":")[0])
+    own = _STORE_LIBRARIES.get(store.url.partition(":")[0])
     shown = [f"{name} {_version(name)}" for name in (*_LIBRARIES, *([own] if own else []))]
     yield Finding("versions", True, ", ".join([f"Python {platform.python_version()}", *shown]))
 
@@ -73,9 +73,9 @@ def _version(name: str) -> str:
 
 def _state(store: Store) -> Iterator[Finding]:
     """The runs that the batch record lists, and files that it does not."""
-    batch = _published(store)
-    place = Directory(store.state_path)
-    yield from _unfinished(Path(place))
+    batch = _published_batch(store)
+    place = StateDirectory(store.state_path)
+    yield from _find_unfinished_loads(Path(place))
     if batch is None or not place.exists():
         yield Finding("state", True, "there is none yet")
         return
@@ -86,9 +86,9 @@ def _state(store: Store) -> Iterator[Finding]:
     else:
         text = f"state was made with {made}, this is {expressions.fingerprint()}"
         yield Finding("fingerprint", False, text, "Refresh: it is made anew from the tables.")
-    bad = {e: d for m in manifests for e, d in damaged(State(store.state_path, m)).items()}
+    bad = {e: d for m in manifests for e, d in find_damaged_runs(OpenState(store.state_path, m)).items()}
     # A batch that was published meanwhile may have replaced files: those are not damaged, they are old.
-    now = _published(store)
+    now = _published_batch(store)
     if bad and now is not None and now.number == batch.number:
         for damage in dict.fromkeys(d.message for d in bad.values()):
             yield Finding("state files", False, damage, "Refresh: it is made anew from the tables.")
@@ -97,9 +97,9 @@ def _state(store: Store) -> Iterator[Finding]:
         size = sum(e.length for m in manifests for r in m.runs.values() for e in r)
         yield Finding("state files", True, f"{runs} runs, {size / 1e6:.1f} MB; every checksum is right")
     named = frozenset().union(*(m.files() for m in manifests))
-    orphans = [place / name for name in place.names("*.vkr") if name not in named]
+    orphans = [place / name for name in place.list_names("*.vkr") if name not in named]
     if orphans:
-        text = f"{len(orphans)} files, {sum(_size(p) for p in orphans) / 1e6:.1f} MB, that no batch lists"
+        text = f"{len(orphans)} files, {sum(_file_size(p) for p in orphans) / 1e6:.1f} MB, that no batch lists"
         # Nothing reads them. A maintainer writes files before it lists them, and removes others a moment later.
         busy = store.lease_holder() is not None
         yield Finding("orphaned files", True, text, "" if busy else "The next maintainer removes them: vk refresh.")
@@ -107,24 +107,24 @@ def _state(store: Store) -> Iterator[Finding]:
         yield Finding("orphaned files", True, "none")
 
 
-def _unfinished(state: Path) -> Iterator[Finding]:
+def _find_unfinished_loads(directory: Path) -> Iterator[Finding]:
     """What an interrupted CREATE has read and the next one will not read again."""
-    parts = list(state.glob("load-*.vkp"))
+    parts = list(directory.glob("load-*.vkp"))
     if parts:
-        text = f"{len(parts)} parts of tables, {sum(_size(p) for p in parts) / 1e6:.1f} MB, kept for a day"
+        text = f"{len(parts)} parts of tables, {sum(_file_size(p) for p in parts) / 1e6:.1f} MB, kept for a day"
         yield Finding("unfinished load", True, f"{text}; give the statement again to go on")
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
 
 
-def _published(store: Store) -> Batch | None:
+def _published_batch(store: Store) -> Batch | None:
     try:
-        return store.published()
+        return store.published_batch()
     except CorruptState:
         return None  # the store's own examination says so
 
@@ -136,7 +136,7 @@ def _views(store: Store) -> Iterator[Finding]:
             advice = f"Correct the rows, then: ALTER MATERIALIZED VIEW {view.name} RESUME."
             yield Finding(f"view {view.name}", False, f"it is suspended: {view.suspended}", advice)
     behind = status.lag_changes > 0 and status.maintainer is None
-    views, waiting = counted(len(status.views), "view"), counted(status.lag_changes, "change")
+    views, waiting = count_text(len(status.views), "view"), count_text(status.lag_changes, "change")
     text = f"{views}, {waiting} behind ({status.lag_seconds:.0f} s)"
     yield Finding("freshness", not behind, text, "Nobody maintains: vk refresh or vk run." if behind else "")
 
@@ -145,29 +145,29 @@ def _notes(store: Store) -> Iterator[Finding]:
     failed = store.note(MAINTENANCE)
     if failed is not None:
         yield Finding(
-            "maintenance", False, f"{_ago(failed)} it failed: {failed['error']}", "Correct that, then vk run."
+            "maintenance", False, f"{_age_text(failed)} it failed: {failed['error']}", "Correct that, then vk run."
         )
-    contradiction = store.note(CONTRADICTION)
+    contradiction = store.note(CONTRADICTION_NOTE)
     if contradiction is not None:
-        text = f"{_ago(contradiction)} it contradicted itself: {contradiction['error']}"
+        text = f"{_age_text(contradiction)} it contradicted itself: {contradiction['error']}"
         yield Finding("state", False, text, "vk audit --repair makes all of it anew.")
-    left = in_words(store.note(AFTERWARDS))
+    left = describe_cleanup_note(store.note(AFTERWARDS))
     if left is not None:
-        text = f"{_ago(store.note(AFTERWARDS))} it failed, after batches that are published: {left}"
+        text = f"{_age_text(store.note(AFTERWARDS))} it failed, after batches that are published: {left}"
         yield Finding("clean-up", False, text, "Correct the cause; it is tried again after every batch.")
-    mended = store.note(MENDED)
+    mended = store.note(REPAIR_NOTE)
     if mended is not None:
         times = mended.get("count", 1)
         often = f" ({times} times in all)" if times > 1 else ""
-        text = f"{_ago(mended)} state was made anew{often}: {'; '.join(mended['damage'])}"
+        text = f"{_age_text(mended)} state was made anew{often}: {'; '.join(mended['damage'])}"
         yield Finding("mended", True, text, "Look at the disk if it happens again.")
     audited = store.note(AUDIT)
     if audited is None:
         yield Finding("audit", True, "there was none yet", "vk audit compares the views with Spark.")
     else:
-        well, text, advice = said(audited)
-        yield Finding("audit", well, f"{_ago(audited)} {text}", advice)
+        well, text, advice = describe_audit_note(audited)
+        yield Finding("audit", well, f"{_age_text(audited)} {text}", advice)
 
 
-def _ago(note: Any) -> str:
+def _age_text(note: Any) -> str:
     return f"{max(0.0, time.time() - note['time']):.0f} s ago"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-NOTE = "audit"
+AUDIT_NOTE = "audit"
 """The store's record of the last audit."""
 
 
@@ -78,7 +78,7 @@ class Audit:
         return asdict(self) | {"views": views, "differences": self.differences}
 
 
-def repaired(report: Audit, left: Mapping[str, int], failed: str | None) -> Audit:
+def with_repair(report: Audit, remaining: Mapping[str, int], failed: str | None) -> Audit:
     """The report, with what was `left` of differences after a repair, or why there was none."""
 
     def now(view: ViewAudit) -> ViewAudit:
@@ -86,12 +86,12 @@ def repaired(report: Audit, left: Mapping[str, int], failed: str | None) -> Audi
             return view
         if failed is not None:
             return replace(view, failed=failed)
-        return replace(view, remaining=left[view.view], repaired=not left[view.view])
+        return replace(view, remaining=remaining[view.view], repaired=not remaining[view.view])
 
     return replace(report, views=tuple(now(v) for v in report.views))
 
 
-def noted(report: Audit) -> dict[str, Any]:
+def audit_note(report: Audit) -> dict[str, Any]:
     """What is kept of an audit for others to see: what differs now, after a repair if there was one."""
     left = {v.view: v.differences if v.remaining is None else v.remaining for v in report.views}
     views = [[view, differences] for view, differences in left.items() if differences]
@@ -101,12 +101,12 @@ def noted(report: Audit) -> dict[str, Any]:
     return note | {"failed": failed, "tried": tried}
 
 
-def noted_failure(error: Exception) -> dict[str, Any]:
+def failure_note(error: Exception) -> dict[str, Any]:
     """The same of an audit that came to no end."""
     return {"time": time.time(), "error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
 
 
-def said(note: Mapping[str, Any]) -> tuple[bool, str, str]:
+def describe_audit_note(note: Mapping[str, Any]) -> tuple[bool, str, str]:
     """Of what is kept: whether all was well, what was found, and what to do."""
     if "error" in note:
         return False, f"it failed: {note['error']}", "vk audit says more; the views were not compared."

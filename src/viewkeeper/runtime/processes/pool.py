@@ -26,8 +26,16 @@ import pyarrow as pa
 
 import viewkeeper
 from viewkeeper.errors import Defect
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.runtime.processes.worker import READY, Done, Work, receive, send, taken, unnamed
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.runtime.processes.worker import (
+    READY,
+    WorkerRequest,
+    WorkerResponse,
+    create_unnamed_file,
+    read_tables,
+    receive,
+    send,
+)
 
 T = TypeVar("T")
 
@@ -41,50 +49,50 @@ from viewkeeper.runtime.processes.worker import main
 main(*map(int, sys.argv[3:]))
 """
 """Finds this very package, whatever this program has done to its own path, and nothing in the working directory."""
-_FLOWS = 8
+_MAX_DATAFLOWS = 8
 """Flows that a partner keeps: those of batches that change other tables."""
-_STARTS, _HOUR = 3, 3600.0
-_ENDING = 5.0
+_MAX_STARTS_PER_HOUR, _HOUR_SECONDS = 3, 3600.0
+_STOP_TIMEOUT = 5.0
 """Seconds in which partners must end that have nothing to do any more."""
-_LEAST_PATIENCE, _MORE = 20.0, 10
+_MIN_TIMEOUT, _TIMEOUT_FACTOR = 20.0, 10
 """Seconds that a partner is waited for, and how many times as long as this process's part took."""
 
 
-class Alone(Exception):
+class SchedulerUnavailable(Exception):
     """A partner did not do its part: the batch has to be run without them."""
 
 
-class Task(NamedTuple):
+class WorkerTask(NamedTuple):
     """What a partner is to do, with what it needs for that: the flow if it does not know it yet, and rows by input."""
 
-    work: Work
-    flow: Flow
+    request: WorkerRequest
+    dataflow: Dataflow
     rows: Mapping[str, Sequence[pa.Table]]
 
 
-class Heard(NamedTuple):
+class WorkerResult(NamedTuple):
     """What came of a partner's work, and what reached its views."""
 
-    done: Done
-    rows: Mapping[int, list[pa.Table]]
+    response: WorkerResponse
+    deltas: Mapping[int, list[pa.Table]]
 
 
-class Partner:
+class WorkerProcess:
     """One process. After `end`, `reap` waits until it is no more."""
 
     def __init__(self) -> None:
-        self.rehearsed: set[str] = set()
+        self.warm_tokens: set[str] = set()
         """Flows that it has run, by their tokens."""
-        self._flows: OrderedDict[str, None] = OrderedDict()
-        self._begun = False
-        self._work: Work | None = None
-        self._there, self._back = unnamed(), unnamed()
+        self._sent_tokens: OrderedDict[str, None] = OrderedDict()
+        self._is_ready = False
+        self._request: WorkerRequest | None = None
+        self._request_fd, self._response_fd = create_unnamed_file(), create_unnamed_file()
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         self._process: subprocess.Popen[bytes] | None = None
         package = Path(viewkeeper.__file__)
         with theirs:
-            descriptors = (theirs.fileno(), self._there, self._back)
+            descriptors = (theirs.fileno(), self._request_fd, self._response_fd)
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _PROGRAM, package.parents[1], package, *map(str, descriptors)],
@@ -95,62 +103,62 @@ class Partner:
                     process_group=0,  # an interruption at the terminal is the maintainer's
                 )
             except BaseException:
-                self.end()
+                self.stop()
                 raise
-        _all.add(self)
+        _live_processes.add(self)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether it can be sent work; what it has said is heard. Raises Alone if it is gone."""
-        with _or_alone():
-            if not self._begun and self._connection.poll(0):
-                self._begun = self._connection.recv_bytes() == READY
-            if self._work is not None and self._connection.poll(0):
-                self.hear(0)
-        return self._begun and self._work is None
+        with _unavailable_on_error():
+            if not self._is_ready and self._connection.poll(0):
+                self._is_ready = self._connection.recv_bytes() == READY
+            if self._request is not None and self._connection.poll(0):
+                self.receive_result(0)
+        return self._is_ready and self._request is None
 
-    def send(self, task: Task) -> None:
+    def send(self, task: WorkerTask) -> None:
         """Let it work; `hear` waits for what comes of it."""
-        if self._work is not None:
+        if self._request is not None:
             raise Defect("A partner at work is sent more.")
-        self._work = task.work
-        token = task.work.token
-        flow = None if token in self._flows else task.flow
-        self._flows[token] = None
-        self._flows.move_to_end(token)
-        forget = [self._flows.popitem(last=False)[0] for _ in range(len(self._flows) - _FLOWS)]
-        self.rehearsed.difference_update(forget)
-        with _or_alone():
+        self._request = task.request
+        token = task.request.token
+        flow = None if token in self._sent_tokens else task.dataflow
+        self._sent_tokens[token] = None
+        self._sent_tokens.move_to_end(token)
+        forget = [self._sent_tokens.popitem(last=False)[0] for _ in range(len(self._sent_tokens) - _MAX_DATAFLOWS)]
+        self.warm_tokens.difference_update(forget)
+        with _unavailable_on_error():
             send(
                 self._connection,
-                self._there,
+                self._request_fd,
                 task.rows,
-                lambda places: replace(task.work, flow=flow, forget=forget, given=places),
+                lambda places: replace(task.request, dataflow=flow, dropped_tokens=forget, inputs=places),
             )
-        self.rehearsed.add(token)
+        self.warm_tokens.add(token)
 
-    def hear(self, patience: float) -> Heard:
+    def receive_result(self, timeout: float) -> WorkerResult:
         """What came of its work; Alone if that takes longer than so many seconds."""
-        work = self._work
-        with _or_alone():
-            if not self._connection.poll(patience):
+        work = self._request
+        with _unavailable_on_error():
+            if not self._connection.poll(timeout):
                 raise TimeoutError("a partner does not answer")
-            done: Done = receive(self._connection, self._back)
-            if work is None or done.work != work.name:
+            done: WorkerResponse = receive(self._connection, self._response_fd)
+            if work is None or done.request_key != work.key:
                 raise ValueError("a partner answers what it was not asked")
-            found = {int(view): taken(self._back, places) for view, places in done.reached.items()}
-        self._work = None
-        return Heard(done, found)
+            found = {int(view): read_tables(self._response_fd, places) for view, places in done.deltas.items()}
+        self._request = None
+        return WorkerResult(done, found)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Let it end: at once if it is at something."""
-        if self._process is not None and (self._work is not None or not self._begun):
+        if self._process is not None and (self._request is not None or not self._is_ready):
             self._process.kill()
-        self.let_go()
+        self.close()
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Close this process's end of it."""
         self._connection.close()
-        files, (self._there, self._back) = (self._there, self._back), (-1, -1)
+        files, (self._request_fd, self._response_fd) = (self._request_fd, self._response_fd), (-1, -1)
         for descriptor in files:
             with suppress(OSError):  # it was closed before
                 os.close(descriptor)
@@ -159,72 +167,72 @@ class Partner:
         if self._process is None:
             return
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDING)
+            self._process.wait(_STOP_TIMEOUT)
         self._process.kill()
         self._process.wait()
 
 
-class Partners:
+class ProcessPool:
     """So many processes beside this one, started when they are first wanted. Used by one thread at a time."""
 
     def __init__(self, count: int) -> None:
         self.count = count if _has_python() else 0
-        self._each: list[Partner] = []
-        self._starts: list[float] = []
+        self._processes: list[WorkerProcess] = []
+        self._start_times: list[float] = []
 
     def start(self) -> None:
         """Start them if they are not there, without waiting for them."""
         now = time.monotonic()
-        self._starts = [when for when in self._starts if now - when < _HOUR]
-        if self._each or len(self._starts) >= _STARTS:
+        self._start_times = [when for when in self._start_times if now - when < _HOUR_SECONDS]
+        if self._processes or len(self._start_times) >= _MAX_STARTS_PER_HOUR:
             return
-        self._starts.append(now)
-        with self._or_none(), suppress(OSError):  # no more processes, or no such program: it is tried again
+        self._start_times.append(now)
+        with self._close_on_error(), suppress(OSError):  # no more processes, or no such program: it is tried again
             for _ in range(self.count):
-                self._each.append(Partner())
-        if len(self._each) < self.count:
+                self._processes.append(WorkerProcess())
+        if len(self._processes) < self.count:
             self.close()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether all of them can be sent work."""
-        with suppress(Alone), self._or_none():
-            return bool(self._each) and all(partner.look() for partner in self._each)
+        with suppress(SchedulerUnavailable), self._close_on_error():
+            return bool(self._processes) and all(partner.poll() for partner in self._processes)
         return False
 
-    def knows(self, tokens: Sequence[str]) -> bool:
+    def is_warm(self, tokens: Sequence[str]) -> bool:
         """Whether each has run its flow before."""
-        return bool(self._each) and all(t in p.rehearsed for t, p in zip(tokens, self._each, strict=False))
+        return bool(self._processes) and all(t in p.warm_tokens for t, p in zip(tokens, self._processes, strict=False))
 
-    def rehearse(self, tasks: Sequence[Task]) -> None:
+    def warm_up(self, tasks: Sequence[WorkerTask]) -> None:
         """Let them make themselves ready for such work."""
-        with suppress(Alone), self._or_none():
-            for partner, task in zip(self._each, tasks, strict=False):
-                partner.send(task._replace(work=replace(task.work, rehearses=True, keeps=frozenset())))
+        with suppress(SchedulerUnavailable), self._close_on_error():
+            for partner, task in zip(self._processes, tasks, strict=False):
+                partner.send(task._replace(request=replace(task.request, is_warm_up=True, keep_slots=frozenset())))
 
-    def run(self, tasks: Sequence[Task], mine: Callable[[], T]) -> tuple[T, list[Heard]]:
+    def run(self, tasks: Sequence[WorkerTask], own_work: Callable[[], T]) -> tuple[T, list[WorkerResult]]:
         """What comes of each one's work, and of the caller's beside them. Alone if one of them failed."""
-        each = self._each[: len(tasks)]
-        with self._or_none():
+        each = self._processes[: len(tasks)]
+        with self._close_on_error():
             for partner, task in zip(each, tasks, strict=True):
                 partner.send(task)
-            found, patience = _tried(mine)
-            heard = [partner.hear(patience) for partner in each]
-        if isinstance(found, _Wrong):
+            found, patience = _run_own_work(own_work)
+            heard = [partner.receive_result(patience) for partner in each]
+        if isinstance(found, _CallerError):
             raise found.error
-        failed = [h.done.error for h in heard if h.done.error is not None]
+        failed = [h.response.error for h in heard if h.response.error is not None]
         if failed:
-            raise Alone(failed[0])
+            raise SchedulerUnavailable(failed[0])
         return found, heard
 
     def close(self) -> None:
-        each, self._each = self._each, []
+        each, self._processes = self._processes, []
         for partner in each:
-            partner.end()
+            partner.stop()
         for partner in each:
             partner.reap()
 
     @contextmanager
-    def _or_none(self) -> Iterator[None]:
+    def _close_on_error(self) -> Iterator[None]:
         """One is gone, or what they are at was interrupted: all are ended."""
         try:
             yield
@@ -234,29 +242,29 @@ class Partners:
 
 
 @contextmanager
-def _or_alone() -> Iterator[None]:
+def _unavailable_on_error() -> Iterator[None]:
     """Whatever is wrong with the way to a partner, it is gone."""
     try:
         yield
-    except Alone:
+    except SchedulerUnavailable:
         raise
     except Exception as error:
-        raise Alone(f"{type(error).__name__}: {error}") from error
+        raise SchedulerUnavailable(f"{type(error).__name__}: {error}") from error
 
 
-class _Wrong(NamedTuple):
+class _CallerError(NamedTuple):
     error: Exception
 
 
-def _tried(work: Callable[[], T]) -> tuple[T | _Wrong, float]:
+def _run_own_work(work: Callable[[], T]) -> tuple[T | _CallerError, float]:
     """What came of work, and how long who works beside it is waited for."""
     started = time.monotonic()
-    found: T | _Wrong
+    found: T | _CallerError
     try:
         found = work()
     except Exception as error:
-        found = _Wrong(error)
-    return found, max(_LEAST_PATIENCE, _MORE * (time.monotonic() - started))
+        found = _CallerError(error)
+    return found, max(_MIN_TIMEOUT, _TIMEOUT_FACTOR * (time.monotonic() - started))
 
 
 def _has_python() -> bool:
@@ -264,13 +272,13 @@ def _has_python() -> bool:
     return Path(sys.executable or "").name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
 
-_all: weakref.WeakSet[Partner] = weakref.WeakSet()
+_live_processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     """A child that held its parent's end would keep the partner when the parent is gone."""
-    for partner in _all:
-        partner.let_go()
+    for partner in _live_processes:
+        partner.close()
 
 
 os.register_at_fork(after_in_child=_after_fork)

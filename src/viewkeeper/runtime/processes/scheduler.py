@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.plan.dataflow.shared_paths import shared
-from viewkeeper.plan.dataflow.sharing_hints import Wishes
-from viewkeeper.resources.memory import Memory
-from viewkeeper.runtime.inputs import Given, Rows
-from viewkeeper.runtime.processes.pool import Heard, Partners, Task
-from viewkeeper.runtime.processes.worker import Work
-from viewkeeper.state.open_state import State
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.plan.dataflow.shared_paths import shared_variant
+from viewkeeper.plan.dataflow.sharing_hints import SharingHints
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.runtime.inputs import InputSource, MemoryRows
+from viewkeeper.runtime.processes.pool import ProcessPool, WorkerResult, WorkerTask
+from viewkeeper.runtime.processes.worker import WorkerRequest
+from viewkeeper.state.open_state import OpenState
 
 # A flow in parts by its views: for processes that run one each.
 #
@@ -35,14 +35,14 @@ from viewkeeper.state.open_state import State
 
 
 @dataclass(frozen=True)
-class Part:
+class ViewPartition:
     """A flow of some of the views. `keeps`: the slots whose new runs count."""
 
-    flow: Flow
-    keeps: frozenset[str]
+    dataflow: Dataflow
+    keep_slots: frozenset[str]
 
 
-def divided(flow: Flow, seconds: Mapping[str, float], count: int) -> tuple[Part, ...]:
+def partition_views(dataflow: Dataflow, operator_seconds: Mapping[str, float], count: int) -> tuple[ViewPartition, ...]:
     """So many parts that take about as long, by what operators took; fewer if there are fewer views.
 
     The views that take longest are dealt out first, each to the part that is then done soonest: one that has done most
@@ -50,9 +50,9 @@ def divided(flow: Flow, seconds: Mapping[str, float], count: int) -> tuple[Part,
     """
 
     def took(names: Set[str]) -> float:
-        return sum(seconds.get(name, 0.0) for name in names)
+        return sum(operator_seconds.get(name, 0.0) for name in names)
 
-    behind = {view: flow.behind(made.operators) for view, made in flow.views.items()}
+    behind = {view: dataflow.upstream(made.operators) for view, made in dataflow.views.items()}
     parts: list[set[str]] = [set() for _ in range(min(count, len(behind)))]
     views: list[list[int]] = [[] for _ in parts]
     each = {view: took(names) for view, names in behind.items()}
@@ -64,171 +64,202 @@ def divided(flow: Flow, seconds: Mapping[str, float], count: int) -> tuple[Part,
         views[chosen].append(view)
         sums[chosen] = after[chosen]
     if parts:  # what no view needs is kept for later ones
-        parts[0] |= flow.behind(flow.operators.keys() - set().union(*parts))
-    found: list[Part] = []
+        parts[0] |= dataflow.upstream(dataflow.operators.keys() - set().union(*parts))
+    found: list[ViewPartition] = []
     kept: set[str] = set()
     for names, mine in zip(parts, views, strict=True):
-        one = _only(flow, names, frozenset(mine))
-        found.append(Part(one, frozenset(one.slots) - kept))
+        one = _restrict_dataflow(dataflow, names, frozenset(mine))
+        found.append(ViewPartition(one, frozenset(one.slots) - kept))
         kept |= one.slots.keys()
     return tuple(found)
 
 
-def _only(flow: Flow, names: Set[str], views: frozenset[int]) -> Flow:
-    mine = {view: made for view, made in flow.views.items() if view in views}
+def _restrict_dataflow(dataflow: Dataflow, operator_ids: Set[str], views: frozenset[int]) -> Dataflow:
+    mine = {view: made for view, made in dataflow.views.items() if view in views}
     needed = Counter(name for made in mine.values() for name in made.operators)
     return replace(
-        flow,
-        operators={name: operator for name, operator in flow.operators.items() if name in names},
+        dataflow,
+        operators={name: operator for name, operator in dataflow.operators.items() if name in operator_ids},
         views=mine,
-        consumers={
-            name: [way for way in ways if way[0] in names] for name, ways in flow.consumers.items() if name in names
+        edges={
+            name: [way for way in ways if way[0] in operator_ids]
+            for name, ways in dataflow.edges.items()
+            if name in operator_ids
         },
-        images={table: [i for i in images if i.id in names] for table, images in flow.images.items()},
-        slots={slot: name for slot, name in flow.slots.items() if name in names},
-        counted=replace(flow.counted, operators=needed),
+        images={table: [i for i in images if i.id in operator_ids] for table, images in dataflow.images.items()},
+        slots={slot: name for slot, name in dataflow.slots.items() if name in operator_ids},
+        usage=replace(dataflow.usage, operators=needed),
     )
 
 
 T = TypeVar("T")
 
-_MOST = 4
+_MAX_PROCESSES = 4
 """Processes that run a batch at most, this one among them: each does again what views share."""
-_LONG = 0.05
+_MIN_OPERATOR_SECONDS = 0.05
 """Seconds of a batch's operators from which partners are worth their memory."""
-_ALIKE = 2
+_MIN_SIMILAR_BATCHES = 2
 """Batches alike, after which more of them are expected."""
-_CLOCKS = 4
+_MAX_TIMED_BATCHES = 4
 """Batches whose operators' times are remembered."""
-_TOOK = 8
+_COMPARED_BATCHES = 8
 """Batches whose parts are compared."""
-_UNEVEN = 1.4
+_MAX_IMBALANCE = 1.4
 """How many times as long as another a part takes that is too large."""
-_KINDS = 8
+_MAX_WORKLOADS = 8
 """Sets of tables that change together, whose divisions are remembered."""
 
 
 @dataclass(frozen=True)
-class Share:
+class ProcessPartition:
     """A part in the form in which a batch runs it, under the token by which a partner knows it."""
 
-    part: Part
-    form: Flow
+    partition: ViewPartition
+    variant: Dataflow
     token: str
 
 
 @dataclass
-class _Kind:
+class _WorkloadPlan:
     """Batches of one flow that change the same tables: what its operators took, and how it is divided, if it is."""
 
-    flow: Flow
-    clocks: list[Mapping[str, float]] = field(default_factory=list)
-    shares: Sequence[Share] = ()
-    took: list[tuple[float, ...]] = field(default_factory=list)
+    dataflow: Dataflow
+    operator_times: list[Mapping[str, float]] = field(default_factory=list)
+    partitions: Sequence[ProcessPartition] = ()
+    partition_times: list[tuple[float, ...]] = field(default_factory=list)
     """Seconds of everybody's part in the last batches."""
 
     @property
-    def is_uneven(self) -> bool:
+    def is_imbalanced(self) -> bool:
         """Whether one waits for another most of the time."""
-        usual = [statistics.median(each) for each in zip(*self.took, strict=True)]
-        return len(self.took) >= _TOOK and max(usual) > _UNEVEN * min(usual)
+        usual = [statistics.median(each) for each in zip(*self.partition_times, strict=True)]
+        return len(self.partition_times) >= _COMPARED_BATCHES and max(usual) > _MAX_IMBALANCE * min(usual)
 
 
-class Company:
+class ProcessScheduler:
     """The partners of one stage, over its state. `close` ends them."""
 
-    def __init__(self, state: State, threads: int, durable: bool, memory: Memory) -> None:
+    def __init__(self, state: OpenState, threads: int, durable: bool, memory: MemoryBudget) -> None:
         self._state, self._durable, self._memory = state, durable, memory
-        self._partners = Partners(min(threads, _MOST) - 1 if state.directory.is_local else 0)
-        self._kinds: OrderedDict[tuple[frozenset[int], Wishes], _Kind] = OrderedDict()
+        self._processes = ProcessPool(min(threads, _MAX_PROCESSES) - 1 if state.directory.is_local else 0)
+        self._workloads: OrderedDict[tuple[frozenset[int], SharingHints], _WorkloadPlan] = OrderedDict()
 
     def close(self) -> None:
-        self._partners.close()
+        self._processes.close()
 
-    def shares(self, flow: Flow, changed: frozenset[int], wishes: Wishes) -> Sequence[Share]:
+    def ready_partitions(
+        self, dataflow: Dataflow, changed_tables: frozenset[int], hints: SharingHints
+    ) -> Sequence[ProcessPartition]:
         """Everybody's part of such a batch, this process's first, if all are ready for it; else none."""
-        known = self._kinds.get((changed, wishes))
-        if known is None or known.flow is not flow or len(known.shares) < 2:
+        known = self._workloads.get((changed_tables, hints))
+        if known is None or known.dataflow is not dataflow or len(known.partitions) < 2:
             return ()
-        return known.shares if self._partners.look() and self._partners.knows(_tokens(known.shares)) else ()
+        return (
+            known.partitions
+            if self._processes.poll() and self._processes.is_warm(_worker_tokens(known.partitions))
+            else ()
+        )
 
     def run(
-        self, number: int, shares: Sequence[Share], given: Mapping[str, Given], mine: Callable[[], T]
-    ) -> tuple[T, list[Heard]]:
+        self,
+        number: int,
+        partitions: Sequence[ProcessPartition],
+        inputs: Mapping[str, InputSource],
+        own_work: Callable[[], T],
+    ) -> tuple[T, list[WorkerResult]]:
         """What comes of this process's part, and of the others'. Alone if one of them did not do it."""
         ended = started = time.perf_counter()
 
         def timed() -> T:
             nonlocal ended
-            found = mine()
+            found = own_work()
             ended = time.perf_counter()
             return found
 
-        found, heard = self._partners.run(self._tasks(number, shares, given), timed)
-        for known in self._kinds.values():
-            if known.shares is shares:
-                known.took = [*known.took[1 - _TOOK :], (ended - started, *(h.done.seconds for h in heard))]
+        found, heard = self._processes.run(self._worker_tasks(number, partitions, inputs), timed)
+        for known in self._workloads.values():
+            if known.partitions is partitions:
+                known.partition_times = [
+                    *known.partition_times[1 - _COMPARED_BATCHES :],
+                    (ended - started, *(h.response.seconds for h in heard)),
+                ]
         return found, heard
 
-    def note(
+    def observe(
         self,
         number: int,
-        flow: Flow,
-        changed: frozenset[int],
-        wishes: Wishes,
-        given: Mapping[str, Given],
-        clock: Mapping[str, float],
-        seen: int,
+        dataflow: Dataflow,
+        changed_tables: frozenset[int],
+        hints: SharingHints,
+        inputs: Mapping[str, InputSource],
+        operator_seconds: Mapping[str, float],
+        batch_count: int,
     ) -> None:
         """A batch was run by this process alone, its operators took so long, and `seen` were like it."""
-        if not self._partners.count or seen < _ALIKE or len(flow.views) < 2 or sum(clock.values()) < _LONG:
+        if (
+            not self._processes.count
+            or batch_count < _MIN_SIMILAR_BATCHES
+            or len(dataflow.views) < 2
+            or sum(operator_seconds.values()) < _MIN_OPERATOR_SECONDS
+        ):
             return
-        self._partners.start()
-        known = self._kind(flow, changed, wishes)
-        known.clocks = [*known.clocks[1 - _CLOCKS :], clock]
-        if len(known.clocks) < _ALIKE or not self._partners.look():
+        self._processes.start()
+        known = self._workload(dataflow, changed_tables, hints)
+        known.operator_times = [*known.operator_times[1 - _MAX_TIMED_BATCHES :], operator_seconds]
+        if len(known.operator_times) < _MIN_SIMILAR_BATCHES or not self._processes.poll():
             return
-        if not known.shares or known.is_uneven:
-            known.took = []
-            parts = divided(flow, _least(known.clocks), 1 + self._partners.count)
-            if [p.keeps for p in parts] != [share.part.keeps for share in known.shares]:
-                known.shares = [Share(p, shared(p.flow, changed, wishes), secrets.token_hex(8)) for p in parts]
-        if not self._partners.knows(_tokens(known.shares)):
-            self._partners.rehearse(self._tasks(number, known.shares, given))
+        if not known.partitions or known.is_imbalanced:
+            known.partition_times = []
+            parts = partition_views(dataflow, _fastest_times(known.operator_times), 1 + self._processes.count)
+            if [p.keep_slots for p in parts] != [share.partition.keep_slots for share in known.partitions]:
+                known.partitions = [
+                    ProcessPartition(p, shared_variant(p.dataflow, changed_tables, hints), secrets.token_hex(8))
+                    for p in parts
+                ]
+        if not self._processes.is_warm(_worker_tokens(known.partitions)):
+            self._processes.warm_up(self._worker_tasks(number, known.partitions, inputs))
 
-    def _kind(self, flow: Flow, changed: frozenset[int], wishes: Wishes) -> _Kind:
-        known = self._kinds.get((changed, wishes))
-        if known is None or known.flow is not flow:
-            known = self._kinds[changed, wishes] = _Kind(flow)
-        self._kinds.move_to_end((changed, wishes))
-        if len(self._kinds) > _KINDS:
-            self._kinds.popitem(last=False)
+    def _workload(self, dataflow: Dataflow, changed_tables: frozenset[int], hints: SharingHints) -> _WorkloadPlan:
+        known = self._workloads.get((changed_tables, hints))
+        if known is None or known.dataflow is not dataflow:
+            known = self._workloads[changed_tables, hints] = _WorkloadPlan(dataflow)
+        self._workloads.move_to_end((changed_tables, hints))
+        if len(self._workloads) > _MAX_WORKLOADS:
+            self._workloads.popitem(last=False)
         return known
 
-    def _tasks(self, number: int, shares: Sequence[Share], given: Mapping[str, Given]) -> list[Task]:
+    def _worker_tasks(
+        self, number: int, partitions: Sequence[ProcessPartition], inputs: Mapping[str, InputSource]
+    ) -> list[WorkerTask]:
         runs = self._state.manifest.runs
-        rows = {name: [g.table] for name, g in given.items() if isinstance(g, Rows) and g.count}
+        rows = {name: [g.table] for name, g in inputs.items() if isinstance(g, MemoryRows) and g.count}
         found = []
-        for share in shares[1:]:
-            work = Work(
+        for share in partitions[1:]:
+            work = WorkerRequest(
                 number=number,
                 token=share.token,
-                active=share.form.in_batches,
-                manifest={slot: runs[slot] for slot in share.part.flow.slots if slot in runs},
-                keeps=share.part.keeps,
+                active=share.variant.batch_operators,
+                manifest={slot: runs[slot] for slot in share.partition.dataflow.slots if slot in runs},
+                keep_slots=share.partition.keep_slots,
                 directory=str(self._state.directory),
                 durable=self._durable,
-                memory=self._memory.divided(len(shares)).total,
+                memory=self._memory.divide(len(partitions)).total,
             )
-            found.append(Task(work, share.form, {n: tables for n, tables in rows.items() if n in share.form.operators}))
+            found.append(
+                WorkerTask(
+                    work, share.variant, {n: tables for n, tables in rows.items() if n in share.variant.operators}
+                )
+            )
         return found
 
 
-def _tokens(shares: Sequence[Share]) -> list[str]:
+def _worker_tokens(partitions: Sequence[ProcessPartition]) -> list[str]:
     """Of the partners' shares."""
-    return [share.token for share in shares[1:]]
+    return [share.token for share in partitions[1:]]
 
 
-def _least(clocks: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+def _fastest_times(operator_times: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     """What each operator took when nothing got in its way."""
-    return {name: min(clock[name] for clock in clocks if name in clock) for name in set().union(*clocks)}
+    return {
+        name: min(clock[name] for clock in operator_times if name in clock) for name in set().union(*operator_times)
+    }

@@ -28,12 +28,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.runtime.context import Site
-from viewkeeper.runtime.inputs import Given, Rows
-from viewkeeper.runtime.local.scheduler import run_in_driver
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.runtime.context import LocalContext
+from viewkeeper.runtime.inputs import InputSource, MemoryRows
+from viewkeeper.runtime.local.scheduler import run_operators
 from viewkeeper.runtime.spark import worker_cache
-from viewkeeper.runtime.spark.worker_cache import Errand, Plan
+from viewkeeper.runtime.spark.worker_cache import DataflowHandle, TaskContext
 from viewkeeper.state.run_file import RunEntry
 
 # What goes from one process to another on this machine: in a file without a name that both have open.
@@ -49,12 +49,12 @@ from viewkeeper.state.run_file import RunEntry
 # Who takes rows copies them: runs that are kept would see what is written next.
 
 
-Places = Sequence[tuple[int, int]]
+TableLocations = Sequence[tuple[int, int]]
 """Where tables lie: first byte and length of each."""
-_PLACE = struct.Struct("<QQ")
+_LOCATION = struct.Struct("<QQ")
 
 
-def unnamed() -> int:
+def create_unnamed_file() -> int:
     """A file that goes with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("viewkeeper", os.MFD_CLOEXEC)
@@ -66,24 +66,24 @@ def send(
     connection: Connection,
     file: int,
     tables: Mapping[str, Sequence[pa.Table]],
-    message: Callable[[Mapping[str, Places]], Any],
+    message: Callable[[Mapping[str, TableLocations]], Any],
 ) -> None:
     """Write tables and the message that is made of where they lie; what the file held before is gone."""
-    places, end = written(file, tables)
+    places, end = write_tables(file, tables)
     text = pickle.dumps(message(places), protocol=5)
     _write(file, text, end)
-    connection.send_bytes(_PLACE.pack(end, len(text)))
+    connection.send_bytes(_LOCATION.pack(end, len(text)))
 
 
 def receive(connection: Connection, file: int) -> Any:
     """The message that was sent."""
-    start, length = _PLACE.unpack(connection.recv_bytes())
+    start, length = _LOCATION.unpack(connection.recv_bytes())
     return pickle.loads(_read(file, length, start))
 
 
-def written(file: int, tables: Mapping[str, Sequence[pa.Table]]) -> tuple[dict[str, Places], int]:
+def write_tables(file: int, tables: Mapping[str, Sequence[pa.Table]]) -> tuple[dict[str, TableLocations], int]:
     """Where these tables now lie in the file, and where they end."""
-    found: dict[str, Places] = {}
+    found: dict[str, TableLocations] = {}
     end = 0
     for name, each in tables.items():
         places = []
@@ -98,22 +98,22 @@ def written(file: int, tables: Mapping[str, Sequence[pa.Table]]) -> tuple[dict[s
     return found, end
 
 
-def taken(file: int, places: Places) -> list[pa.Table]:
+def read_tables(file: int, locations: TableLocations) -> list[pa.Table]:
     """The tables that lie there."""
-    return [pa.ipc.open_stream(_read(file, length, at)).read_all() for at, length in places]
+    return [pa.ipc.open_stream(_read(file, length, at)).read_all() for at, length in locations]
 
 
-def _write(file: int, data: Any, at: int) -> int:
+def _write(file: int, data: Any, offset: int) -> int:
     done, view = 0, memoryview(data)
     while done < len(view):
-        done += os.pwrite(file, view[done:], at + done)
+        done += os.pwrite(file, view[done:], offset + done)
     return len(view)
 
 
-def _read(file: int, length: int, at: int) -> bytes:
-    found = os.pread(file, length, at)
+def _read(file: int, length: int, offset: int) -> bytes:
+    found = os.pread(file, length, offset)
     while len(found) < length:
-        more = os.pread(file, length - len(found), at + len(found))
+        more = os.pread(file, length - len(found), offset + len(found))
         if not more:
             raise EOFError("a file of parcels ends too early")
         found += more
@@ -121,17 +121,17 @@ def _read(file: int, length: int, at: int) -> bytes:
 
 
 READY = b"ready"
-_LOOKS = 10.0
+_POLL_INTERVAL = 10.0
 """Seconds without work after which it looks whether files that it has mapped were removed."""
-_LONGEST = 900.0
+_IDLE_TIMEOUT = 900.0
 """Seconds without work after which it ends."""
 
-Name = tuple[int, str]
+RequestKey = tuple[int, str]
 """A work's batch and its flow: an answer says which it is of."""
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkerRequest:
     """A part of batch `number`. `flow`: None if the partner has it under its token; `keeps`: slots whose runs are
     written; `given`: where the rows of each input lie."""
 
@@ -139,30 +139,30 @@ class Work:
     token: str
     active: frozenset[str]
     manifest: Mapping[str, tuple[RunEntry, ...]]
-    keeps: frozenset[str]
+    keep_slots: frozenset[str]
     directory: str
     durable: bool
     memory: int
-    rehearses: bool = False
-    flow: Flow | None = None
-    forget: Sequence[str] = ()
+    is_warm_up: bool = False
+    dataflow: Dataflow | None = None
+    dropped_tokens: Sequence[str] = ()
     """Tokens of flows that it is not asked for again."""
-    given: Mapping[str, Places] = field(default_factory=dict)
+    inputs: Mapping[str, TableLocations] = field(default_factory=dict)
 
     @property
-    def name(self) -> Name:
+    def key(self) -> RequestKey:
         return self.number, self.token
 
 
 @dataclass(frozen=True)
-class Done:
+class WorkerResponse:
     """What came of a work. `reached`: where the rows of each view lie; `error`: why nothing did."""
 
-    work: Name
-    reached: Mapping[str, Places] = field(default_factory=dict)
+    request_key: RequestKey
+    deltas: Mapping[str, TableLocations] = field(default_factory=dict)
     entries: Sequence[RunEntry] = ()
-    clock: Mapping[str, float] = field(default_factory=dict)
-    made: Mapping[str, int] = field(default_factory=dict)
+    operator_seconds: Mapping[str, float] = field(default_factory=dict)
+    output_rows: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     """From when it had its work until it was done."""
@@ -170,73 +170,77 @@ class Done:
 
 
 @dataclass(frozen=True)
-class _Here:
+class _LocalHandle:
     """A flow as a plan's handle has it."""
 
-    value: Flow
+    value: Dataflow
 
 
-def main(talk: int, there: int, back: int) -> None:
+def main(socket_fd: int, request_fd: int, response_fd: int) -> None:
     """Work until the maintainer is gone. Descriptors: of the socket, and of the files that rows come in and go in."""
-    with Connection(talk) as connection:
-        flows: dict[str, Flow] = {}
+    with Connection(socket_fd) as connection:
+        flows: dict[str, Dataflow] = {}
         try:
             connection.send_bytes(READY)
-            while _is_wanted(connection):
-                _serve(connection, receive(connection, there), flows, there, back)
+            while _wait_for_request(connection):
+                _serve_request(connection, receive(connection, request_fd), flows, request_fd, response_fd)
         except (EOFError, OSError):
             return
 
 
-def _is_wanted(connection: Connection) -> bool:
+def _wait_for_request(connection: Connection) -> bool:
     """Whether work came, which is waited for."""
-    ends = time.monotonic() + _LONGEST
-    while not connection.poll(_LOOKS):
-        worker_cache.let_go_of_removed()
+    ends = time.monotonic() + _IDLE_TIMEOUT
+    while not connection.poll(_POLL_INTERVAL):
+        worker_cache.close_removed_runs()
         if time.monotonic() > ends:
             return False
     return True
 
 
-def _serve(connection: Connection, work: Work, flows: dict[str, Flow], there: int, back: int) -> None:
+def _serve_request(
+    connection: Connection, request: WorkerRequest, dataflows: dict[str, Dataflow], request_fd: int, response_fd: int
+) -> None:
     started = time.perf_counter()
     try:
-        for token in work.forget:
-            flows.pop(token, None)
-        if work.flow is not None:
-            flows[work.token] = work.flow
-        given = {name: taken(there, places) for name, places in work.given.items()}
-        reached, entries, site = _run(work, flows[work.token], given)
+        for token in request.dropped_tokens:
+            dataflows.pop(token, None)
+        if request.dataflow is not None:
+            dataflows[request.token] = request.dataflow
+        given = {name: read_tables(request_fd, places) for name, places in request.inputs.items()}
+        reached, entries, site = _run_request(request, dataflows[request.token], given)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        send(connection, back, {}, lambda _: Done(work.name, error=said))
+        send(connection, response_fd, {}, lambda _: WorkerResponse(request.key, error=said))
         return
-    figures = (site.clock, site.made, site.skipped)
+    figures = (site.operator_seconds, site.output_rows, site.skipped)
     send(
         connection,
-        back,
-        {} if work.rehearses else reached,
-        lambda places: Done(work.name, places, entries, *figures, time.perf_counter() - started),
+        response_fd,
+        {} if request.is_warm_up else reached,
+        lambda places: WorkerResponse(request.key, places, entries, *figures, time.perf_counter() - started),
     )
 
 
-def _run(
-    work: Work, flow: Flow, tables: Mapping[str, Sequence[pa.Table]]
-) -> tuple[dict[str, list[pa.Table]], list[RunEntry], Site]:
+def _run_request(
+    request: WorkerRequest, dataflow: Dataflow, tables: Mapping[str, Sequence[pa.Table]]
+) -> tuple[dict[str, list[pa.Table]], list[RunEntry], LocalContext]:
     """What reached each view, the runs that were written, and the site with its figures."""
-    errand = Errand(
-        plan=Plan(work.token, _Here(flow)),
-        active=work.active,
-        manifest=work.manifest,
-        directory=work.directory,
-        number=work.number,
-        durable=work.durable,
-        memory=work.memory,
+    errand = TaskContext(
+        dataflow_handle=DataflowHandle(request.token, _LocalHandle(dataflow)),
+        active=request.active,
+        manifest=request.manifest,
+        directory=request.directory,
+        number=request.number,
+        durable=request.durable,
+        memory=request.memory,
         threads=1,
     )
-    here = worker_cache.at(errand)
-    given: dict[str, Given] = {name: Rows(pa.concat_tables(found)) for name, found in tables.items()}
-    site = Site(here.crew.alone(1), flow, partial(here.arrangement, errand), work.active, here.memory)
-    reached = run_in_driver(site, given)
-    entries = here.write(errand, "p", {slot: run for slot, run in site.added.items() if slot in work.keeps})
+    here = worker_cache.cache_for(errand)
+    given: dict[str, InputSource] = {name: MemoryRows(pa.concat_tables(found)) for name, found in tables.items()}
+    site = LocalContext(
+        here.pool.use_primary(1), dataflow, partial(here.arrangement, errand), request.active, here.memory
+    )
+    reached = run_operators(site, given)
+    entries = here.write(errand, "p", {slot: run for slot, run in site.new_runs.items() if slot in request.keep_slots})
     return {str(view): found for view, found in reached.items()}, entries, site

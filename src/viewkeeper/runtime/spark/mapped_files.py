@@ -16,33 +16,33 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-_OPEN = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-_MOST = 128 if resource.RLIM_INFINITY == _OPEN else min(128, _OPEN // 8)
+_OPEN_FILE_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_MAX_FILES = 128 if resource.RLIM_INFINITY == _OPEN_FILE_LIMIT else min(128, _OPEN_FILE_LIMIT // 8)
 """Files that are held open at most: Spark and Arrow need theirs."""
 
 
-class Mapped:
+class MappedFiles:
     """The files that this worker has mapped."""
 
     def __init__(self) -> None:
-        self._open: dict[Path, int] = {}
+        self._descriptors: dict[Path, int] = {}
 
-    def keep(self, path: Path) -> None:
+    def add(self, path: Path) -> None:
         """Something of this file is mapped."""
-        if path not in self._open and len(self._open) < _MOST:
+        if path not in self._descriptors and len(self._descriptors) < _MAX_FILES:
             with suppress(OSError):  # it is removed already, or too many are open: then unmapping is what it is
-                self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def keep_only(self, paths: Collection[Path]) -> threading.Thread | None:
+    def retain_only(self, paths: Collection[Path]) -> threading.Thread | None:
         """Nothing of other files is mapped any more; the thread that closes them, if there are any."""
-        gone = [self._open.pop(path) for path in self._open.keys() - paths]
+        gone = [self._descriptors.pop(path) for path in self._descriptors.keys() - paths]
         if not gone:
             return None
-        closing = threading.Thread(target=_close, args=(gone,), name="viewkeeper-closing", daemon=True)
+        closing = threading.Thread(target=_close_all, args=(gone,), name="viewkeeper-closing", daemon=True)
         closing.start()
         return closing
 
 
-def _close(descriptors: Iterable[int]) -> None:
+def _close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)

@@ -28,38 +28,38 @@ import pyarrow as pa
 
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.model.schema import Table
-from viewkeeper.resources.directory import Directory
-from viewkeeper.runtime.spark.placement import CHANGED, Message
-from viewkeeper.runtime.spark.staged_changes import Staged, Taken
-from viewkeeper.store.contract.store import Begun, StreamChange, ViewChange
+from viewkeeper.resources.directory import StateDirectory
+from viewkeeper.runtime.spark.placement import STAGED_CHANGES, Message
+from viewkeeper.runtime.spark.staged_changes import StagedFiles, StagedTable
+from viewkeeper.store.contract.store import OpenCommit, StreamChange, ViewChange
 
-ROWS = 32_768
+MIN_REPORTED_ROWS = 32_768
 """Changes of a view in a share from which it is reported: few wait for the others."""
 
-_TABLES = 256
+_MAX_TABLES = 256
 """Views that a batch changes up to which its commit is begun ahead: each table is opened first."""
 
-_LOOKS = 0.02
+_POLL_INTERVAL = 0.02
 """Seconds between two looks for reports."""
 
-_PATIENCE, _TIMES = 1.0, 5
+_BASE_TIMEOUT, _TIMEOUT_FACTOR = 1.0, 5
 """Seconds for which a transaction is kept open, and as many times the time until the first report."""
 
 
 @dataclass(frozen=True)
-class Reports:
+class ReportPlan:
     """What tasks know of it: the views, the file that tells of each share, and of how many rows at least."""
 
     views: frozenset[int]
-    names: Sequence[str]
-    rows: int
+    files: Sequence[str]
+    min_rows: int
     encode: Callable[[ViewChange], pa.Table]
 
-    def encoded(self, view: int, change: ViewChange | StreamChange) -> pa.Table | None:
+    def encode_change(self, view: int, change: ViewChange | StreamChange) -> pa.Table | None:
         """A view's changes as the store takes them; None if they are to wait, or the commit would refuse one."""
         if view not in self.views or not isinstance(change, ViewChange):
             return None
-        if change.puts.num_rows + change.deletes.num_rows < self.rows:
+        if change.puts.num_rows + change.deletes.num_rows < self.min_rows:
             return None
         try:
             return self.encode(change)
@@ -67,107 +67,107 @@ class Reports:
             return None
 
 
-def report(directory: Directory, wanted: Reports, share: int, told: Sequence[Message]) -> None:
+def write_report(directory: StateDirectory, plan: ReportPlan, split: int, messages: Sequence[Message]) -> None:
     """In a task: what of it the driver may take at once."""
-    changes = [json.loads(payload) | {"view": view} for _, node, view, payload in told if node == CHANGED]
+    changes = [json.loads(payload) | {"view": view} for _, node, view, payload in messages if node == STAGED_CHANGES]
     found = [said for said in changes if "encoded" in said]
     if found:
-        name = wanted.names[share]
+        name = plan.files[split]
         made = directory / f"{name.removesuffix('.vkr')}-{secrets.token_hex(6)}.vkr"
         made.write_text(json.dumps(found))
         made.replace(directory / name)
 
 
-class Early:
+class PipelinedCommit:
     """What tasks of a batch have reported, and the store was given of it. `begin`: a commit that changes these tables
     in so many shares, if the store can begin one."""
 
-    def __init__(self, begin: Callable[[Sequence[Table], int], Begun | None]) -> None:
-        self._begin = begin
-        self.begun: Begun | None = None
+    def __init__(self, begin_commit: Callable[[Sequence[Table], int], OpenCommit | None]) -> None:
+        self._begin_commit = begin_commit
+        self.open_commit: OpenCommit | None = None
         self._tables: Mapping[int, Table] = {}
-        self._waiting: dict[int, Path] = {}
-        self._reports: list[Path] = []
+        self._pending_files: dict[int, Path] = {}
+        self._report_files: list[Path] = []
         """Also of shares that are not waited for any more: their tasks may still report."""
-        self._taken: Taken | None = None
-        self._applied: set[tuple[int, int]] = set()
+        self._staged_files: StagedFiles | None = None
+        self._applied_splits: set[tuple[int, int]] = set()
         """Of which views, which shares."""
-        self.rows: Counter[int] = Counter()
+        self.applied_rows: Counter[int] = Counter()
         """How many rows of each view these were."""
 
-    def expect(
-        self, directory: Directory, number: int, shares: int, views: frozenset[int], tables: Mapping[int, Table]
-    ) -> Reports | None:
+    def begin(
+        self, directory: StateDirectory, number: int, splits: int, views: frozenset[int], tables: Mapping[int, Table]
+    ) -> ReportPlan | None:
         """How so many shares are to report their changes of these views, if the batch changes no other tables than
         `tables`, by view; None if all are to wait."""
         self.close()
-        if not views or not directory.is_local or len(tables) > _TABLES:
+        if not views or not directory.is_local or len(tables) > _MAX_TABLES:
             return None
-        self.begun = self._begin([*tables.values()], shares)
-        if self.begun is None:
+        self.open_commit = self._begin_commit([*tables.values()], splits)
+        if self.open_commit is None:
             return None
-        names = [f"b{number}-e-{secrets.token_hex(6)}.vkr" for _ in range(shares)]
-        self._tables, self._taken = tables, Taken(directory)
-        self._waiting = {share: directory / name for share, name in enumerate(names)}
-        self._reports = [*self._waiting.values()]
-        return Reports(views, names, ROWS, self.begun.encode)
+        names = [f"b{number}-e-{secrets.token_hex(6)}.vkr" for _ in range(splits)]
+        self._tables, self._staged_files = tables, StagedFiles(directory)
+        self._pending_files = {share: directory / name for share, name in enumerate(names)}
+        self._report_files = [*self._pending_files.values()]
+        return ReportPlan(views, names, MIN_REPORTED_ROWS, self.open_commit.encode)
 
-    def watch(self, over: threading.Event) -> None:
+    def apply_reports(self, finished: threading.Event) -> None:
         """Take what comes until the job is over. Writers wait for the transaction, so it does not wait for long."""
         began, last = time.monotonic(), math.inf
-        while not over.wait(_LOOKS) and time.monotonic() < last:
-            self._look()
-            if self._applied and last == math.inf:
-                last = time.monotonic() + _PATIENCE + _TIMES * (time.monotonic() - began)
-        if not over.is_set():
-            self._give_up()
-        over.wait()
+        while not finished.wait(_POLL_INTERVAL) and time.monotonic() < last:
+            self._poll_reports()
+            if self._applied_splits and last == math.inf:
+                last = time.monotonic() + _BASE_TIMEOUT + _TIMEOUT_FACTOR * (time.monotonic() - began)
+        if not finished.is_set():
+            self._abort()
+        finished.wait()
 
-    def _look(self) -> None:
-        for share, path in list(self._waiting.items()):
-            if share in self._waiting and path.exists():  # none is after giving up
-                del self._waiting[share]
+    def _poll_reports(self) -> None:
+        for share, path in list(self._pending_files.items()):
+            if share in self._pending_files and path.exists():  # none is after giving up
+                del self._pending_files[share]
                 try:
-                    self._take(share, json.loads(path.read_text()))
+                    self._apply_report(share, json.loads(path.read_text()))
                 except Exception:  # the commit meets it again, and says so
-                    self._give_up()
+                    self._abort()
                 finally:
                     path.unlink(missing_ok=True)
 
-    def _take(self, share: int, reported: Sequence[Mapping[str, Any]]) -> None:
-        if self.begun is None or self._taken is None:
+    def _apply_report(self, split: int, changes: Sequence[Mapping[str, Any]]) -> None:
+        if self.open_commit is None or self._staged_files is None:
             return
-        for said in reported:
+        for said in changes:
             view = said["view"]
-            rows = self._taken.table(Staged(*said["encoded"]))
-            self.begun.apply(self._tables[view], rows)
-            self._applied.add((view, share))
-            self.rows[view] += rows.num_rows
+            rows = self._staged_files.table(StagedTable(*said["encoded"]))
+            self.open_commit.apply(self._tables[view], rows)
+            self._applied_splits.add((view, split))
+            self.applied_rows[view] += rows.num_rows
 
-    def left(self, changes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    def unapplied_changes(self, changes: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Of what tasks have told, the changes that the store was not given."""
-        self._look()  # the last ones
-        return [(v, payload) for v, payload in changes if (v, json.loads(payload)["share"]) not in self._applied]
+        self._poll_reports()  # the last ones
+        return [(v, payload) for v, payload in changes if (v, json.loads(payload)["share"]) not in self._applied_splits]
 
     def end(self) -> None:
         """The job is over, and nothing more is taken."""
-        self._waiting = {}
-        for path in self._reports:
+        self._pending_files = {}
+        for path in self._report_files:
             path.unlink(missing_ok=True)
-        self._reports = []
-        if self._taken is not None:
-            self._taken.clear()
-        self._taken = None
+        self._report_files = []
+        if self._staged_files is not None:
+            self._staged_files.clear()
+        self._staged_files = None
 
     def close(self) -> None:
         """What the store was given and has not committed does not happen."""
-        self._give_up()
+        self._abort()
         self.end()
 
-    def _give_up(self) -> None:
-        if self.begun is not None:
-            self.begun.give_up()
-        self.begun = None
-        self._applied.clear()
-        self.rows.clear()
-        self._waiting = {}
+    def _abort(self) -> None:
+        if self.open_commit is not None:
+            self.open_commit.abort()
+        self.open_commit = None
+        self._applied_splits.clear()
+        self.applied_rows.clear()
+        self._pending_files = {}

@@ -25,51 +25,51 @@ import pyarrow as pa
 
 from viewkeeper.errors import Contradiction, CorruptRun, CorruptState, Defect, StoreError
 from viewkeeper.operators.operator import Operator
-from viewkeeper.plan.catalyst import explained
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.resources.directory import Directory
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.prepared_statements import Duck
-from viewkeeper.runtime.context import Fed, Site
-from viewkeeper.runtime.inputs import Given, Rows, Share, filed, is_empty
-from viewkeeper.runtime.operator_errors import Blamed, Failed
-from viewkeeper.runtime.spark.jobs import Sent, cause, run_job, views_text
-from viewkeeper.runtime.spark.pipelined_commit import Early
+from viewkeeper.plan.catalyst import explain_jvm_error
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.resources.directory import StateDirectory
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements
+from viewkeeper.runtime.context import LocalContext, PortDelta
+from viewkeeper.runtime.inputs import InputSource, InputSplit, MemoryRows, is_empty, write_splits
+from viewkeeper.runtime.operator_errors import FailedMember, OperatorError
+from viewkeeper.runtime.spark.jobs import SentDataflows, cause, run_job, views_text
+from viewkeeper.runtime.spark.pipelined_commit import PipelinedCommit
 from viewkeeper.runtime.spark.placement import (
-    ARRIVED,
-    CHANGED,
-    DAMAGED,
-    ELSEWHERE,
-    ERROR,
-    RUNS,
-    SINK,
-    STAGED,
+    CORRUPT_STATE,
+    NEW_RUNS,
+    OPERATOR_ERROR,
+    RECEIVED_BYTES,
+    SINK_ROWS,
+    STAGED_CHANGES,
+    STAGED_ROWS,
+    STATE_UNREACHABLE,
     Message,
-    Placing,
-    is_few,
-    later_tasks,
-    payloads,
-    place,
-    routed,
+    Placement,
+    count_later_tasks,
+    count_tasks,
+    decode_payload,
+    encode_payloads,
+    is_driver_sized,
+    plan_placement,
+    route_rows,
     task_of,
-    tasks,
-    unpacked,
 )
-from viewkeeper.runtime.spark.round_tasks import Job, Level
-from viewkeeper.runtime.spark.sessions import Reach
-from viewkeeper.runtime.spark.single_task import Whole
-from viewkeeper.runtime.spark.sink_tasks import Sinking, changes_of
-from viewkeeper.runtime.spark.staged_changes import Staged, Taken
-from viewkeeper.runtime.spark.upsert_tasks import Target, at_home
-from viewkeeper.runtime.spark.worker_cache import Errand
+from viewkeeper.runtime.spark.round_tasks import RoundTask, StageTaskContext
+from viewkeeper.runtime.spark.sessions import ReachabilityCheck
+from viewkeeper.runtime.spark.single_task import SingleTask
+from viewkeeper.runtime.spark.sink_tasks import UpsertTask, collect_changes
+from viewkeeper.runtime.spark.staged_changes import StagedFiles, StagedTable
+from viewkeeper.runtime.spark.upsert_tasks import ViewTarget, co_located_views
+from viewkeeper.runtime.spark.worker_cache import TaskContext
 from viewkeeper.state.run import Arrangement
-from viewkeeper.state.run_file import RunEntry, write_container
+from viewkeeper.state.run_file import RunEntry, write_run_file
 from viewkeeper.store.contract.store import StreamChange, ViewChange
 
-_DAMAGE = {kind.__name__: kind for kind in (CorruptRun, Contradiction)}
+_DAMAGE_CLASSES = {kind.__name__: kind for kind in (CorruptRun, Contradiction)}
 
 _ATTEMPTS = 3
-_GIVEN_UP = "indeterminate output"
+_ABORT_TEXT = "indeterminate output"
 """In Spark's words when it could go on only by making a shuffle anew whose rows it takes for random."""
 
 
@@ -79,7 +79,7 @@ OnError = Callable[[Operator, Exception], Exception]
 
 
 @dataclass(frozen=True)
-class Lane:
+class SparkEnvironment:
     """Where jobs run, and over which state.
 
     `near`: all tasks run on one machine, so that each can read all of the state at no cost, and they share `memory`.
@@ -87,37 +87,37 @@ class Lane:
     """
 
     spark: Any
-    sent: Sent
+    dataflows: SentDataflows
     url: str
     manifest: Mapping[str, tuple[RunEntry, ...]]
     directory: str
     durable: bool
-    near: bool
-    duck: Duck
-    memory: Memory
+    single_machine: bool
+    statements: PreparedStatements
+    memory: MemoryBudget
     threads: int
-    reach: Reach | None = None
+    reachability: ReachabilityCheck | None = None
 
     @property
-    def slots(self) -> int:
+    def task_slots(self) -> int:
         """Tasks that run at the same time."""
         return max(1, int(self.spark.sparkContext.defaultParallelism))
 
 
 def run_on_spark(
-    lane: Lane,
+    environment: SparkEnvironment,
     number: int,
-    flow: Flow,
+    dataflow: Dataflow,
     active: frozenset[str],
-    given: Mapping[str, Given],
-    seeds: Iterable[Fed],
+    inputs: Mapping[str, InputSource],
+    seeds: Iterable[PortDelta],
     names: Sequence[str],
     on_error: OnError,
-    together: Flow | None = None,
-    targets: Mapping[int, Target] | None = None,
-    told: Callable[[int, int], None] | None = None,
-    early: Early | None = None,
-) -> Ran:
+    variant: Dataflow | None = None,
+    targets: Mapping[int, ViewTarget] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    pipelined_commit: PipelinedCommit | None = None,
+) -> SparkResult:
     """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
 
     `together`: the flow with the paths of different views made together, which is run where tasks can read all that
@@ -125,142 +125,166 @@ def run_on_spark(
     several; with `early`, some of them while others run. `told` hears how many of the job's tasks are done, and of how
     many.
     """
-    parts = tasks(given, lane.slots, lane.spark)
-    batch = _Batch(number, flow, active, given, list(seeds), names, together, targets or {}, parts, told, early)
-    taken = Taken(Directory(lane.directory))
+    parts = count_tasks(inputs, environment.task_slots, environment.spark)
+    batch = _SparkBatch(
+        number, dataflow, active, inputs, list(seeds), names, variant, targets or {}, parts, progress, pipelined_commit
+    )
+    taken = StagedFiles(StateDirectory(environment.directory))
     try:
-        flow, results, arranged = _undivided(lane, batch) if parts == 1 else _divided(lane, batch)
-        if lane.reach is not None and any(m[1] == ELSEWHERE for m in results):  # before what came of missing rows
-            raise lane.reach.refusal(f"a task of batch {number}")
-        return _collected(flow, results, on_error, batch.targets, taken, early).plus(arranged)
+        dataflow, results, arranged = (
+            _run_single_task(environment, batch) if parts == 1 else _run_rounds(environment, batch)
+        )
+        if environment.reachability is not None and any(
+            m[1] == STATE_UNREACHABLE for m in results
+        ):  # before what came of missing rows
+            raise environment.reachability.refusal(f"a task of batch {number}")
+        return _collect_result(dataflow, results, on_error, batch.targets, taken, pipelined_commit).with_entries(
+            arranged
+        )
     except BaseException as error:
-        if early is not None:  # what the store was given is of a batch that is not, or is run otherwise
-            early.close()
-        if isinstance(error, Failed):  # in the driver's part of the work
-            forms = [flow, *([] if together is None else [together])]
+        if pipelined_commit is not None:  # what the store was given is of a batch that is not, or is run otherwise
+            pipelined_commit.close()
+        if isinstance(error, OperatorError):  # in the driver's part of the work
+            forms = [dataflow, *([] if variant is None else [variant])]
             operator = next(f.operators[error.operator] for f in forms if error.operator in f.operators)
             raise on_error(operator, error) from error
         raise
     finally:
         taken.clear()
-        if early is not None:
-            early.end()
+        if pipelined_commit is not None:
+            pipelined_commit.end()
 
 
 @dataclass(frozen=True)
-class Ran:
+class SparkResult:
     """What came of a batch: rows at sinks, changes of views that tasks have resolved, and runs."""
 
-    reached: Mapping[int, list[pa.Table]]
+    deltas: Mapping[int, list[pa.Table]]
     changes: Sequence[ViewChange | StreamChange]
     entries: Sequence[RunEntry]
 
-    def plus(self, entries: Sequence[RunEntry]) -> Ran:
+    def with_entries(self, entries: Sequence[RunEntry]) -> SparkResult:
         return replace(self, entries=[*entries, *self.entries])
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _SparkBatch:
     number: int
-    flow: Flow
+    dataflow: Dataflow
     active: frozenset[str]
-    given: Mapping[str, Given]
-    seeds: Sequence[Fed]
+    inputs: Mapping[str, InputSource]
+    seeds: Sequence[PortDelta]
     names: Sequence[str]
-    together: Flow | None
-    targets: Mapping[int, Target]
-    parts: int
-    told: Callable[[int, int], None] | None
-    early: Early | None
+    variant: Dataflow | None
+    targets: Mapping[int, ViewTarget]
+    partitions: int
+    progress: Callable[[int, int], None] | None
+    pipelined_commit: PipelinedCommit | None
 
 
-_Ran = tuple[Flow, list[Message], list[RunEntry]]
+_JobOutput = tuple[Dataflow, list[Message], list[RunEntry]]
 """The form of the flow that was run, what came of it, and the runs that the driver wrote."""
 
 
-def _undivided(lane: Lane, batch: _Batch) -> _Ran:
-    number, flow, active, given = batch.number, batch.flow, batch.active, batch.given
-    seeds, names, together = batch.seeds, batch.names, batch.together
+def _run_single_task(environment: SparkEnvironment, batch: _SparkBatch) -> _JobOutput:
+    number, flow, active, given = batch.number, batch.dataflow, batch.active, batch.inputs
+    seeds, names, together = batch.seeds, batch.names, batch.variant
     if together is not None:
-        flow, active = together, together.in_batches
-    rows = [(n, p) for n, g in given.items() if isinstance(g, Rows) and g.count for p in [*payloads(g.table)]]
-    others = {n: g.shares(lane.duck, 1, lane.memory) for n, g in given.items() if not isinstance(g, Rows)}
+        flow, active = together, together.batch_operators
+    rows = [
+        (n, p) for n, g in given.items() if isinstance(g, MemoryRows) and g.count for p in [*encode_payloads(g.table)]
+    ]
+    others = {
+        n: g.splits(environment.statements, 1, environment.memory)
+        for n, g in given.items()
+        if not isinstance(g, MemoryRows)
+    }
     shares = {n: each for n, each in others.items() if each}
-    threads = lane.threads if lane.near else 1
-    task = Whole(_errand(lane, number, flow, active, 1, threads), shares, seeds)
-    with _told(number):
-        rdd = lane.spark.sparkContext.parallelize([rows], 1).flatMap(task)
+    threads = environment.threads if environment.single_machine else 1
+    task = SingleTask(_task_context(environment, number, flow, active, 1, threads), shares, seeds)
+    with _raise_job_errors(number):
+        rdd = environment.spark.sparkContext.parallelize([rows], 1).flatMap(task)
         description = f"viewkeeper batch {number}: {views_text(names)}"
-        return flow, run_job(lane.spark, description, rdd.collect, told=batch.told), []
+        return flow, run_job(environment.spark, description, rdd.collect, progress=batch.progress), []
 
 
-def _divided(lane: Lane, batch: _Batch) -> _Ran:
-    number, flow, active, given = batch.number, batch.flow, batch.active, batch.given
-    seeds, names, together = batch.seeds, batch.names, batch.together
-    manifest, near, duck, memory = lane.manifest, lane.near, lane.duck, lane.memory
+def _run_rounds(environment: SparkEnvironment, batch: _SparkBatch) -> _JobOutput:
+    number, flow, active, given = batch.number, batch.dataflow, batch.active, batch.inputs
+    seeds, names, together = batch.seeds, batch.names, batch.variant
+    manifest, near, duck, memory = (
+        environment.manifest,
+        environment.single_machine,
+        environment.statements,
+        environment.memory,
+    )
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
-    forms = [(flow, active)] if together is None else [(together, together.in_batches), (flow, active)]
+    forms = [(flow, active)] if together is None else [(together, together.batch_operators), (flow, active)]
     for flow, active in forms:
-        placing = place(Site(duck, flow, lambda _: Arrangement(), active, memory), given, seeds, sizes, near)
-        given = placing.given
-        if all(name in placing.staying for name in placing.levels if flow.operators[name].together):
+        placing = plan_placement(
+            LocalContext(duck, flow, lambda _: Arrangement(), active, memory), given, seeds, sizes, near
+        )
+        given = placing.inputs
+        if all(name in placing.co_located for name in placing.rounds if flow.operators[name].retires_operators):
             break
-    reached = {v: t for v, t in batch.targets.items() if t.sink in placing.levels}
+    reached = {v: t for v, t in batch.targets.items() if t.sink in placing.rounds}
     tables = {v: target.table for v, target in reached.items()}
-    home = _at_home(batch, flow, placing, reached)
-    soon = frozenset(v for v in home if home[v] and tables[v].is_stored and not placing.levels[reached[v].sink])
-    parts, reports = batch.parts, None
-    if soon and batch.early is not None:
-        parts = tasks(batch.given, lane.slots, lane.spark, finely=True)
-        reports = batch.early.expect(Directory(lane.directory), number, parts, soon, tables)
-    arranged = _written(lane.directory, number, placing.arranged, lane.durable)
+    home = _co_located_views(batch, flow, placing, reached)
+    soon = frozenset(v for v in home if home[v] and tables[v].is_stored and not placing.rounds[reached[v].sink])
+    parts, reports = batch.partitions, None
+    if soon and batch.pipelined_commit is not None:
+        parts = count_tasks(batch.inputs, environment.task_slots, environment.spark, fine_grained=True)
+        reports = batch.pipelined_commit.begin(StateDirectory(environment.directory), number, parts, soon, tables)
+    arranged = _write_runs(environment.directory, number, placing.driver_runs, environment.durable)
     written: list[Path] = []
     messages: list[Message] = []
-    shares: dict[tuple[str, int], Share] = {}
-    for name, source in placing.given.items():
-        if near and isinstance(source, Rows) and not is_few(source):
-            written.append(Directory(lane.directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
-            divided = filed(source.table, str(written[-1]), parts)
+    shares: dict[tuple[str, int], InputSplit] = {}
+    for name, source in placing.inputs.items():
+        if near and isinstance(source, MemoryRows) and not is_driver_sized(source):
+            written.append(StateDirectory(environment.directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
+            divided = write_splits(source.table, str(written[-1]), parts)
         else:
-            divided = source.shares(duck, parts, memory)
+            divided = source.splits(duck, parts, memory)
         for index, share in enumerate(divided):
             shares[name, index] = share
             messages.append((index % parts, name, index, b""))
-    messages += [m for consumer, port, delta in seeds for m in routed(consumer, port, delta, parts)]
+    messages += [m for consumer, port, delta in seeds for m in route_rows(consumer, port, delta, parts)]
     arranging = active - {e.slot.split("/")[0] for e in arranged}
-    errand = _errand(lane, number, flow, arranging, min(parts, lane.slots) if near else 1, 1)
-    kind = (errand.plan, [n for n, g in given.items() if g.count], sum(g.count or 0 for g in given.values()))
-    later = later_tasks(parts, lane.slots, lane.sent.came(*kind))
-    every = Job(
+    errand = _task_context(environment, number, flow, arranging, min(parts, environment.task_slots) if near else 1, 1)
+    kind = (errand.dataflow_handle, [n for n, g in given.items() if g.count], sum(g.count or 0 for g in given.values()))
+    later = count_later_tasks(parts, environment.task_slots, environment.dataflows.expected_bytes(*kind))
+    every = StageTaskContext(
         **errand.__dict__,
-        levels=placing.levels,
-        staying=placing.staying,
-        spread=placing.spread,
-        arranged={e.slot: e for e in arranged},
-        shares=shares,
-        parts=parts,
-        later=later,
-        url=lane.url,
-        netted=placing.netted,
+        rounds=placing.rounds,
+        co_located=placing.co_located,
+        skew_balanced=placing.skew_balanced,
+        driver_entries={e.slot: e for e in arranged},
+        splits=shares,
+        partitions=parts,
+        later_tasks=later,
+        url=environment.url,
+        consolidated=placing.consolidated,
         targets=batch.targets,
-        at_home=frozenset(home),
-        reports=reports,
+        co_located_views=frozenset(home),
+        report_plan=reports,
     )
-    handle = lane.spark.sparkContext.broadcast(every)
-    levels: list[Level | Sinking] = [
-        Level(handle, errand.plan.handle, level) for level in range(1 + max(placing.levels.values(), default=0))
+    handle = environment.spark.sparkContext.broadcast(every)
+    levels: list[RoundTask | UpsertTask] = [
+        RoundTask(handle, errand.dataflow_handle.broadcast, level)
+        for level in range(1 + max(placing.rounds.values(), default=0))
     ]
     if reached.keys() - home.keys():
-        levels.append(Sinking(handle, errand.plan.handle))
+        levels.append(UpsertTask(handle, errand.dataflow_handle.broadcast))
     rounds = f"{len(levels)} rounds" if len(levels) > 1 else "1 round"
     try:
-        with _told(number):
-            job = partial(_results, lane.spark, messages, levels, parts, later)
+        with _raise_job_errors(number):
+            job = partial(_run_round_job, environment.spark, messages, levels, parts, later)
             description = f"viewkeeper batch {number}, {rounds}: {views_text(names)}"
             count = parts + later * (len(levels) - 1)
-            meanwhile = None if batch.early is None or reports is None else batch.early.watch
-            results = run_job(lane.spark, description, job, count, batch.told, meanwhile)
-            lane.sent.learn(*kind, _busiest(results))
+            meanwhile = (
+                None if batch.pipelined_commit is None or reports is None else batch.pipelined_commit.apply_reports
+            )
+            results = run_job(environment.spark, description, job, count, batch.progress, meanwhile)
+            environment.dataflows.observe(*kind, _busiest_round_bytes(results))
     finally:
         handle.destroy()
         for path in written:
@@ -268,35 +292,44 @@ def _divided(lane: Lane, batch: _Batch) -> _Ran:
     return flow, results, arranged
 
 
-def _at_home(batch: _Batch, form: Flow, placing: Placing, targets: Mapping[int, Target]) -> Mapping[int, bool]:
+def _co_located_views(
+    batch: _SparkBatch, variant: Dataflow, placement: Placement, targets: Mapping[int, ViewTarget]
+) -> Mapping[int, bool]:
     """Views whose rows need not travel, found in the flow as views are written: its `form` makes the same rows."""
-    begun = [n for n, g in placing.given.items() if not is_empty(g)]
-    live = batch.flow.reached([*begun, *(consumer for consumer, _, _ in batch.seeds)], batch.active)
-    return at_home(batch.flow, live, placing.staying | form.folded, placing.given, targets)
+    begun = [n for n, g in placement.inputs.items() if not is_empty(g)]
+    live = batch.dataflow.reachable([*begun, *(consumer for consumer, _, _ in batch.seeds)], batch.active)
+    return co_located_views(batch.dataflow, live, placement.co_located | variant.retired, placement.inputs, targets)
 
 
-def _errand(lane: Lane, number: int, flow: Flow, active: frozenset[str], beside: int, threads: int) -> Errand:
+def _task_context(
+    environment: SparkEnvironment,
+    number: int,
+    dataflow: Dataflow,
+    active: frozenset[str],
+    concurrent_tasks: int,
+    threads: int,
+) -> TaskContext:
     """`beside`: tasks that share the lane's memory."""
-    return Errand(
-        plan=lane.sent.plan(lane.spark, flow),
+    return TaskContext(
+        dataflow_handle=environment.dataflows.dataflow_handle(environment.spark, dataflow),
         active=active,
-        manifest=lane.manifest,
-        directory=lane.directory,
+        manifest=environment.manifest,
+        directory=environment.directory,
         number=number,
-        durable=lane.durable,
-        memory=lane.memory.divided(beside).total,
+        durable=environment.durable,
+        memory=environment.memory.divide(concurrent_tasks).total,
         threads=threads,
-        reach=lane.reach,
+        reachability=environment.reachability,
     )
 
 
 @contextmanager
-def _told(number: int) -> Iterator[None]:
+def _raise_job_errors(number: int) -> Iterator[None]:
     """A job that fails is a StoreError."""
     try:
         yield
     except Exception as error:
-        if (ended := explained(error)) is not None:
+        if (ended := explain_jvm_error(error)) is not None:
             raise type(ended)(
                 f"The Spark job of batch {number} failed: {ended.message}", hint=f"Nothing was published. {ended.hint}"
             ) from error
@@ -309,17 +342,17 @@ def _told(number: int) -> Iterator[None]:
         ) from error
 
 
-def _busiest(results: Iterable[Message]) -> int:
+def _busiest_round_bytes(messages: Iterable[Message]) -> int:
     """Bytes that came to the busiest round after the first."""
     came: dict[int, int] = defaultdict(int)
-    for _, node, level, payload in results:
-        if node == ARRIVED:
+    for _, node, level, payload in messages:
+        if node == RECEIVED_BYTES:
             came[level] += int(payload)
     return max(came.values(), default=0)
 
 
-def _results(
-    spark: Any, messages: Sequence[Message], levels: Sequence[Level | Sinking], parts: int, later: int
+def _run_round_job(
+    spark: Any, messages: Sequence[Message], rounds: Sequence[RoundTask | UpsertTask], partitions: int, later_tasks: int
 ) -> list[Message]:
     """The rounds as one job, of `parts` tasks the first and of `later` each of the others.
 
@@ -328,73 +361,77 @@ def _results(
     It does so when an executor dies with what later rounds read and some tasks of the last round are done: whatever
     they read came from a shuffle, and Spark may not know that it would be the same again.
     """
-    begun: list[list[Message]] = [[] for _ in range(parts)]
+    begun: list[list[Message]] = [[] for _ in range(partitions)]
     for message in messages:
         begun[message[0]].append(message)
     for left in reversed(range(_ATTEMPTS)):
         try:
-            rdd = spark.sparkContext.parallelize(begun, parts).flatMap(_as_they_are)
-            for number, level in enumerate(levels):
+            rdd = spark.sparkContext.parallelize(begun, partitions).flatMap(_identity)
+            for number, level in enumerate(rounds):
                 if number:
-                    rdd = rdd.keyBy(_dest).partitionBy(later, partial(_task_of, parts, later)).values()
+                    rdd = (
+                        rdd.keyBy(_partition_of)
+                        .partitionBy(later_tasks, partial(_task_of, partitions, later_tasks))
+                        .values()
+                    )
                 rdd = rdd.mapPartitions(level)
             return cast(list[Message], rdd.collect())
         except Exception as error:
-            if not left or _GIVEN_UP not in str(error):
+            if not left or _ABORT_TEXT not in str(error):
                 raise
     raise Defect("The last attempt returns or raises")
 
 
-def _as_they_are(thing: T) -> T:
-    return thing
+def _identity(value: T) -> T:
+    return value
 
 
-def _dest(message: Message) -> int:
+def _partition_of(message: Message) -> int:
     return message[0]
 
 
-def _task_of(parts: int, tasks: int, dest: int) -> int:
-    return task_of(dest, parts, tasks)
+def _task_of(partitions: int, tasks: int, partition: int) -> int:
+    return task_of(partition, partitions, tasks)
 
 
-def _written(directory: str, number: int, runs: Mapping[str, Any], durable: bool) -> list[RunEntry]:
+def _write_runs(directory: str, number: int, runs: Mapping[str, Any], durable: bool) -> list[RunEntry]:
     if not runs:
         return []
-    return write_container(directory, f"b{number}-{secrets.token_hex(6)}.vkr", runs, fsync=durable)
+    return write_run_file(directory, f"b{number}-{secrets.token_hex(6)}.vkr", runs, fsync=durable)
 
 
-def _collected(
-    flow: Flow,
-    results: Iterable[Message],
+def _collect_result(
+    dataflow: Dataflow,
+    messages: Iterable[Message],
     on_error: OnError,
-    targets: Mapping[int, Target],
-    taken: Taken,
-    early: Early | None = None,
-) -> Ran:
+    targets: Mapping[int, ViewTarget],
+    staged_files: StagedFiles,
+    pipelined_commit: PipelinedCommit | None = None,
+) -> SparkResult:
     reached: dict[int, list[pa.Table]] = defaultdict(list)
     changed: list[tuple[int, bytes]] = []
     entries: list[RunEntry] = []
-    for _, node, port, payload in results:
-        if node == ERROR:
+    for _, node, port, payload in messages:
+        if node == OPERATOR_ERROR:
             failed = json.loads(payload)
-            members = [Blamed(table, bytes.fromhex(key), said) for table, key, said in failed["members"]]
-            told = Failed(failed["operator"], failed["message"], members)
-            raise on_error(flow.operators[failed["operator"]], told)
-        if node == DAMAGED:
+            members = [FailedMember(table, bytes.fromhex(key), said) for table, key, said in failed["members"]]
+            told = OperatorError(failed["operator"], failed["message"], members)
+            raise on_error(dataflow.operators[failed["operator"]], told)
+        if node == CORRUPT_STATE:
             failed = json.loads(payload)
-            damage = _DAMAGE.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])
-            raise on_error(flow.operators[failed["operator"]], damage)
-        if node == SINK:
-            reached[port].append(unpacked(payload))
-        elif node == STAGED:
-            reached[port].append(taken.table(Staged(*json.loads(payload))))
-        elif node == CHANGED:
+            damage = _DAMAGE_CLASSES.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])
+            raise on_error(dataflow.operators[failed["operator"]], damage)
+        if node == SINK_ROWS:
+            reached[port].append(decode_payload(payload))
+        elif node == STAGED_ROWS:
+            reached[port].append(staged_files.table(StagedTable(*json.loads(payload))))
+        elif node == STAGED_CHANGES:
             changed.append((port, payload))
-        elif node == ARRIVED:
+        elif node == RECEIVED_BYTES:
             pass
-        elif node == RUNS:
+        elif node == NEW_RUNS:
             entries.extend(RunEntry.from_json(e) for e in json.loads(payload))
         else:
             raise Defect(f"Nobody took {node}")
-    left = changed if early is None else early.left(changed)
-    return Ran(dict(reached), changes_of(left, targets, taken), entries)
+    left = changed if pipelined_commit is None else pipelined_commit.unapplied_changes(changed)
+    return SparkResult(dict(reached), collect_changes(left, targets, staged_files), entries)

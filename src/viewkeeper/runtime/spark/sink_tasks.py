@@ -16,57 +16,61 @@ import pyarrow as pa
 
 from viewkeeper.model.names import HASH
 from viewkeeper.runtime.spark import placement, tcp_quickack, worker_cache
-from viewkeeper.runtime.spark.placement import SINK, Message, elsewhere, unpacked
-from viewkeeper.runtime.spark.round_tasks import Job
-from viewkeeper.runtime.spark.staged_changes import Staged, Taken
-from viewkeeper.runtime.spark.upsert_tasks import Target, resolved
+from viewkeeper.runtime.spark.placement import SINK_ROWS, Message, decode_payload, state_unreachable_message
+from viewkeeper.runtime.spark.round_tasks import StageTaskContext
+from viewkeeper.runtime.spark.staged_changes import StagedFiles, StagedTable
+from viewkeeper.runtime.spark.upsert_tasks import ViewTarget, stage_upserts
 from viewkeeper.store.contract.store import StreamChange, ViewChange
 
-_LAST = -1
+_LAST_ROUND = -1
 """The level of this round."""
 
 
 @dataclass(frozen=True)
-class Sinking:
+class UpsertTask:
     """The work of one task (`task.Level`)."""
 
-    job: Any
-    flow: Any = None
+    context: Any
+    dataflow: Any = None
 
-    def __call__(self, arrived: Iterable[Message]) -> Iterator[Message]:
-        tcp_quickack.prompt()
+    def __call__(self, received: Iterable[Message]) -> Iterator[Message]:
+        tcp_quickack.disable_delayed_acks()
         onward: list[Message] = []
         sunk: dict[int, list[pa.Table]] = defaultdict(list)
         size = 0
-        for message in arrived:
-            if message[1] == SINK:
+        for message in received:
+            if message[1] == SINK_ROWS:
                 size += len(message[3])
-                sunk[message[2]].append(unpacked(message[3]).drop_columns([HASH]))
+                sunk[message[2]].append(decode_payload(message[3]).drop_columns([HASH]))
             else:
                 onward.append(message)
         if sunk:
-            job: Job = self.job.value
-            sees = job.reach is None or job.reach.sees()  # an executor may have joined since the round before
-            onward += self._resolved(job, sunk) if sees else [elsewhere()]
-            onward.append(placement.arrived(_LAST, size))
+            job: StageTaskContext = self.context.value
+            sees = (
+                job.reachability is None or job.reachability.is_reachable()
+            )  # an executor may have joined since the round before
+            onward += self._stage_upserts(job, sunk) if sees else [state_unreachable_message()]
+            onward.append(placement.received_bytes_message(_LAST_ROUND, size))
         yield from onward
 
-    def _resolved(self, job: Job, sunk: Mapping[int, Sequence[pa.Table]]) -> list[Message]:
-        here = worker_cache.at(job)
-        staging = here.staging(job)
+    def _stage_upserts(self, context: StageTaskContext, sink_deltas: Mapping[int, Sequence[pa.Table]]) -> list[Message]:
+        here = worker_cache.cache_for(context)
+        staging = here.create_staging_file(context)
         try:
-            return resolved(job.url, job.targets, sunk, here.crew.alone(1), here.memory, staging)
+            return stage_upserts(
+                context.url, context.targets, sink_deltas, here.pool.use_primary(1), here.memory, staging
+            )
         finally:
             staging.close()
 
 
-def changes_of(
-    told: Sequence[tuple[int, bytes]], targets: Mapping[int, Target], taken: Taken
+def collect_changes(
+    staged_changes: Sequence[tuple[int, bytes]], targets: Mapping[int, ViewTarget], staged_files: StagedFiles
 ) -> list[ViewChange | StreamChange]:
     """In the driver: what tasks have staged, by view."""
     parts: dict[int, list[list[pa.Table]]] = defaultdict(list)
-    for view, payload in told:
-        parts[view].append([taken.table(Staged(*where)) for where in json.loads(payload)["where"]])
+    for view, payload in staged_changes:
+        parts[view].append([staged_files.table(StagedTable(*where)) for where in json.loads(payload)["where"]])
     found: list[ViewChange | StreamChange] = []
     for view, each in parts.items():
         # One part is taken as it is: Arrow forgets how many rows there are where a key has no columns, and the rows of

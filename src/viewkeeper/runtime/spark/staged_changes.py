@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from viewkeeper.errors import StoreError
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 
-_ROWS = 1 << 18
+_MAX_BATCH_ROWS = 1 << 18
 """Rows of a record batch at most."""
 
 
-class Staged(NamedTuple):
+class StagedTable(NamedTuple):
     """Where a table lies."""
 
     file: str
@@ -30,32 +30,32 @@ class Staged(NamedTuple):
     length: int
 
 
-class Staging:
+class StagingFile:
     """A file of batch `number` in the making; there is none before something is added."""
 
-    def __init__(self, directory: Directory, number: int) -> None:
+    def __init__(self, directory: StateDirectory, number: int) -> None:
         self._directory = directory
         self._name = f"b{number}-s-{secrets.token_hex(6)}.vkr"
         self._file: Any = None
 
-    def add(self, table: pa.Table) -> Staged:
-        with self._told():
+    def add(self, table: pa.Table) -> StagedTable:
+        with self._raise_write_errors():
             if self._file is None:
                 self._file = pa.OSFile(str(self._directory / self._name), "wb")
             begun = self._file.tell()
             with pa.ipc.new_stream(self._file, table.schema) as writer:
-                writer.write_table(table, max_chunksize=_ROWS)
-            return Staged(self._name, begun, self._file.tell() - begun)
+                writer.write_table(table, max_chunksize=_MAX_BATCH_ROWS)
+            return StagedTable(self._name, begun, self._file.tell() - begun)
 
     def close(self) -> None:
         """The file is whole, and where others find it."""
         if self._file is not None:
-            with self._told():
+            with self._raise_write_errors():
                 self._file.close()
-                self._directory.save(self._name)
+                self._directory.upload(self._name)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _raise_write_errors(self) -> Iterator[None]:
         """A file that cannot be written is a StoreError, and is not there."""
         try:
             yield
@@ -69,14 +69,14 @@ class Staging:
             ) from error
 
 
-class Taken:
+class StagedFiles:
     """The files of a job, in the driver: each is mapped when its first table is asked for, and removed by `clear`."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory
         self._files: dict[str, Any] = {}
 
-    def table(self, staged: Staged) -> pa.Table:
+    def table(self, staged: StagedTable) -> pa.Table:
         data = self._files.get(staged.file)
         if data is None:
             with pa.memory_map(str(self._directory.fetch(staged.file))) as file:

@@ -16,22 +16,22 @@ from pathlib import Path
 
 _ACKNOWLEDGE = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
-_found: dict[int, socket.socket | None] = {}
+_connections: dict[int, socket.socket | None] = {}
 """By process: a worker has one connection for its life."""
 
 
-def prompt() -> None:
+def disable_delayed_acks() -> None:
     """In a worker, before a task asks for its rows."""
-    if os.getpid() not in _found:
-        _found.clear()
-        _found[os.getpid()] = _connection()
-    connection = _found[os.getpid()]
+    if os.getpid() not in _connections:
+        _connections.clear()
+        _connections[os.getpid()] = _find_connection()
+    connection = _connections[os.getpid()]
     if connection is not None and _ACKNOWLEDGE is not None:
         with suppress(OSError):  # it is so until something is sent
             connection.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
 
-def _connection() -> socket.socket | None:
+def _find_connection() -> socket.socket | None:
     """The one TCP connection of a worker; None elsewhere, or if there are several, or none."""
     from pyspark import SparkFiles
 

@@ -23,48 +23,48 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper import expressions
-from viewkeeper.plan.dataflow.dataflow import Flow
-from viewkeeper.resources.directory import Directory
-from viewkeeper.resources.duckdb_pool import Crew
-from viewkeeper.resources.memory import Memory, hold_on
-from viewkeeper.runtime.spark.mapped_files import Mapped
-from viewkeeper.runtime.spark.sessions import Reach
-from viewkeeper.runtime.spark.staged_changes import Staging
+from viewkeeper.plan.dataflow.dataflow import Dataflow
+from viewkeeper.resources.directory import StateDirectory
+from viewkeeper.resources.duckdb_pool import DuckDBPool
+from viewkeeper.resources.memory import MemoryBudget, retain_freed_memory
+from viewkeeper.runtime.spark.mapped_files import MappedFiles
+from viewkeeper.runtime.spark.sessions import ReachabilityCheck
+from viewkeeper.runtime.spark.staged_changes import StagingFile
 from viewkeeper.state.run import Arrangement, Run
-from viewkeeper.state.run_file import Closed, RunEntry, Verified, open_run, write_container
+from viewkeeper.state.run_file import LazyRun, RunEntry, VerificationLog, open_run, write_run_file
 
-_FLOWS = 8
-_DIRECTORIES = 2
-_UNUSED = 16
+_MAX_DATAFLOWS = 8
+_MAX_DIRECTORIES = 2
+_MAX_UNUSED_TASKS = 16
 """Tasks for which a run stays open that none of them asked for."""
-_KEPT_ROWS = 100_000
+_MAX_IN_MEMORY_ROWS = 100_000
 """A run up to here is kept as it was made; a larger one is mapped when it is needed, so that it can be paged out."""
 
-_HELD = 4
+_RETAINED_MEMORY_DIVISOR = 4
 """The part of a task's memory that is kept from one to the next."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class DataflowHandle:
     """A flow under its token; `handle` is Spark's broadcast of it."""
 
     token: str
-    handle: Any
+    broadcast: Any
 
-    def flow(self) -> Flow:
-        found = _flows.get(self.token)
+    def load(self) -> Dataflow:
+        found = _dataflows.get(self.token)
         if found is None:
-            found = _flows[self.token] = self.handle.value
-            if len(_flows) > _FLOWS:
-                _flows.popitem(last=False)
+            found = _dataflows[self.token] = self.broadcast.value
+            if len(_dataflows) > _MAX_DATAFLOWS:
+                _dataflows.popitem(last=False)
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errand:
+class TaskContext:
     """What every task of a batch knows, however the batch is divided."""
 
-    plan: Plan
+    dataflow_handle: DataflowHandle
     active: frozenset[str]
     manifest: Mapping[str, tuple[RunEntry, ...]]
     directory: str
@@ -74,135 +74,135 @@ class Errand:
     """Bytes that each task may take."""
     threads: int
     """That each task may use."""
-    reach: Reach | None = None
+    reachability: ReachabilityCheck | None = None
     """What a task must see before it begins."""
 
 
-class Worker:
+class WorkerCache:
     """One for each state directory that this process works on. On an executor it holds on to its memory."""
 
     def __init__(self, directory: str, threads: int, memory: int) -> None:
-        self.directory = Directory(directory)
-        self.memory = Memory(memory).beside(self.directory)
-        self.crew = Crew(threads, self.memory, expressions.setup)
-        self.is_elsewhere = not self.directory.is_local
-        self._made = False
-        self._tasks = 0
+        self.directory = StateDirectory(directory)
+        self.memory = MemoryBudget(memory).with_spill_directory(self.directory)
+        self.pool = DuckDBPool(threads, self.memory, expressions.register_functions)
+        self.is_remote = not self.directory.is_local
+        self._is_created = False
+        self._task_count = 0
         self._runs: dict[RunEntry, Run] = {}
-        self._used: dict[RunEntry, int] = {}
-        self._mapped = Mapped()
-        self._verified = _verified()
-        if _on_executor():
-            hold_on(memory // _HELD)
+        self._last_used: dict[RunEntry, int] = {}
+        self._mapped_files = MappedFiles()
+        self._verified = _verified_files()
+        if _is_on_executor():
+            retain_freed_memory(memory // _RETAINED_MEMORY_DIVISOR)
 
-    def begin(self, memory: int) -> None:
+    def begin_task(self, memory: int) -> None:
         """A task begins: runs that none has asked for in a while are let go of, since their files may be gone."""
-        self.memory = self.crew.memory = Memory(memory).beside(self.directory)
-        self._tasks += 1
-        self._let_go([e for e, task in self._used.items() if task + _UNUSED < self._tasks])
+        self.memory = self.pool.memory = MemoryBudget(memory).with_spill_directory(self.directory)
+        self._task_count += 1
+        self._close_runs([e for e, task in self._last_used.items() if task + _MAX_UNUSED_TASKS < self._task_count])
 
-    def let_go_of_removed(self) -> None:
+    def close_removed_runs(self) -> None:
         """Runs whose files were removed: what is mapped of them takes space on the disk."""
         gone = {file for file in {e.file for e in self._runs} if not (self.directory / file).exists()}
-        self._let_go([e for e in self._runs if e.file in gone])
+        self._close_runs([e for e in self._runs if e.file in gone])
 
-    def _let_go(self, entries: Sequence[RunEntry]) -> None:
+    def _close_runs(self, entries: Sequence[RunEntry]) -> None:
         for entry in entries:
-            del self._runs[entry], self._used[entry]
+            del self._runs[entry], self._last_used[entry]
         if entries:
-            self._mapped.keep_only({self.directory / e.file for e in self._runs})
+            self._mapped_files.retain_only({self.directory / e.file for e in self._runs})
 
-    def arrangement(self, errand: Errand, slot: str) -> Arrangement:
-        return Arrangement(tuple(self.run(e) for e in errand.manifest.get(slot, ())))
+    def arrangement(self, context: TaskContext, slot: str) -> Arrangement:
+        return Arrangement(tuple(self.run(e) for e in context.manifest.get(slot, ())))
 
     def run(self, entry: RunEntry) -> Run:
         found = self._runs.get(entry)
         if found is None:
             find = partial(open_run, self.directory, entry, True, self._verified)
-            found = self._runs[entry] = Closed(entry, find) if self.is_elsewhere else find()
-            if not self.is_elsewhere:
-                self._mapped.keep(self.directory / entry.file)
-        self._used[entry] = self._tasks
+            found = self._runs[entry] = LazyRun(entry, find) if self.is_remote else find()
+            if not self.is_remote:
+                self._mapped_files.add(self.directory / entry.file)
+        self._last_used[entry] = self._task_count
         return found
 
-    def write(self, errand: Errand, part: str, runs: Mapping[str, Run]) -> list[RunEntry]:
+    def write(self, context: TaskContext, partition: str, runs: Mapping[str, Run]) -> list[RunEntry]:
         """One container file with these runs; its name is that of this attempt alone."""
         if not runs:
             return []
-        self._make()
-        name = f"b{errand.number}-{part}-{secrets.token_hex(6)}.vkr"
-        entries = write_container(self.directory, name, runs, fsync=errand.durable)
+        self._create_directory()
+        name = f"b{context.number}-{partition}-{secrets.token_hex(6)}.vkr"
+        entries = write_run_file(self.directory, name, runs, fsync=context.durable)
         for entry in entries:  # one that was written in pieces is no piece of itself
-            if entry.rows == runs[entry.slot].num_rows <= _KEPT_ROWS:
-                self._runs[entry], self._used[entry] = runs[entry.slot], self._tasks
+            if entry.rows == runs[entry.slot].num_rows <= _MAX_IN_MEMORY_ROWS:
+                self._runs[entry], self._last_used[entry] = runs[entry.slot], self._task_count
         return entries
 
-    def staging(self, errand: Errand) -> Staging:
+    def create_staging_file(self, context: TaskContext) -> StagingFile:
         """A file for rows of views."""
-        self._make()
-        return Staging(self.directory, errand.number)
+        self._create_directory()
+        return StagingFile(self.directory, context.number)
 
-    def _make(self) -> None:
-        if not self._made:  # where a worker runs on another machine its copies are new
-            self.directory.make()
-            self._made = True
+    def _create_directory(self) -> None:
+        if not self._is_created:  # where a worker runs on another machine its copies are new
+            self.directory.create()
+            self._is_created = True
 
     def close(self) -> None:
-        self.crew.close()
+        self.pool.close()
         self._runs.clear()
-        self._mapped.keep_only(())
+        self._mapped_files.retain_only(())
 
 
-def _verified() -> Verified | None:
+def _verified_files() -> VerificationLog | None:
     """Where the workers of an executor tell each other what they have verified: Spark's directory there, which ends
     with the application. None outside of a worker."""
-    if not _on_executor():
+    if not _is_on_executor():
         return None
     from pyspark import SparkFiles
 
-    return Verified(Path(SparkFiles.getRootDirectory()) / "viewkeeper-verified")
+    return VerificationLog(Path(SparkFiles.getRootDirectory()) / "viewkeeper-verified")
 
 
-_flows: OrderedDict[str, Flow] = OrderedDict()
-_workers: OrderedDict[str, Worker] = OrderedDict()
-_settled: set[str] = set()
+_dataflows: OrderedDict[str, Dataflow] = OrderedDict()
+_caches: OrderedDict[str, WorkerCache] = OrderedDict()
+_frozen_names: set[str] = set()
 """Those of both that were there when garbage was last looked for among everything."""
 
 
-def at(errand: Errand) -> Worker:
+def cache_for(context: TaskContext) -> WorkerCache:
     """This process's worker for the errand."""
-    found = _workers.get(errand.directory)
-    if found is not None and found.crew.size < errand.threads:
-        _workers.pop(errand.directory).close()
+    found = _caches.get(context.directory)
+    if found is not None and found.pool.size < context.threads:
+        _caches.pop(context.directory).close()
         found = None
     if found is None:
-        found = _workers[errand.directory] = Worker(errand.directory, errand.threads, errand.memory)
-        if len(_workers) > _DIRECTORIES:
-            _workers.popitem(last=False)[1].close()
-    _workers.move_to_end(errand.directory)
-    found.begin(errand.memory)
-    _settle()
+        found = _caches[context.directory] = WorkerCache(context.directory, context.threads, context.memory)
+        if len(_caches) > _MAX_DIRECTORIES:
+            _caches.popitem(last=False)[1].close()
+    _caches.move_to_end(context.directory)
+    found.begin_task(context.memory)
+    _freeze_objects()
     return found
 
 
-def let_go_of_removed() -> None:
+def close_removed_runs() -> None:
     """Nothing that this process keeps is of files that are no more."""
-    for each in _workers.values():
-        each.let_go_of_removed()
+    for each in _caches.values():
+        each.close_removed_runs()
 
 
-def _settle() -> None:
+def _freeze_objects() -> None:
     """What stays is passed over when garbage is looked for. Spark has its workers do that after every task, and to look
     at all our code and plans takes longer than many a task: 45 ms."""
-    there = {*_flows, *_workers}
-    if there != _settled and _on_executor():
-        _settled.clear()
-        _settled.update(there)
+    there = {*_dataflows, *_caches}
+    if there != _frozen_names and _is_on_executor():
+        _frozen_names.clear()
+        _frozen_names.update(there)
         gc.unfreeze()  # of what has gone since, circles too
         gc.collect()
         gc.freeze()
 
 
-def _on_executor() -> bool:
+def _is_on_executor() -> bool:
     files = sys.modules.get("pyspark.core.files")  # an executor's Python has loaded it
     return files is not None and bool(files.SparkFiles._is_running_on_worker)

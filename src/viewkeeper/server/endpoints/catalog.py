@@ -6,84 +6,89 @@ import time
 from typing import Any
 
 from viewkeeper.errors import Timeout
-from viewkeeper.explain.diagram import picture_of
+from viewkeeper.explain.diagram import diagram_with_operators
 from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.catalog.strategies import strategy_of
 from viewkeeper.model.schema import Column, Table
 from viewkeeper.read.status import Status, ViewStatus, database_status
-from viewkeeper.read.suspension import told
+from viewkeeper.read.suspension import suspension_summary
 from viewkeeper.server import metrics
-from viewkeeper.server.context import Serving
+from viewkeeper.server.context import ServerContext
 from viewkeeper.server.http import formats
-from viewkeeper.server.http.json_values import dumps
-from viewkeeper.server.http.request import Asked, Reply
-from viewkeeper.syntax.show_create import create_table, created, indexed
-from viewkeeper.syntax.view_text import shown_query
+from viewkeeper.server.http.json_values import encode_json
+from viewkeeper.server.http.request import Reply, Request
+from viewkeeper.syntax.show_create import create_table_sql, indexed_table, show_create
+from viewkeeper.syntax.view_text import display_query
 
 
-async def tables(serving: Serving, asked: Asked) -> Reply:
+async def list_tables(context: ServerContext, request: Request) -> Reply:
     """Every table."""
-    now = await status_of(serving)
+    now = await read_status(context)
     rows = {table.name: table for table in now.tables}
     found = []
-    for table in serving.store.catalog().named_tables:
+    for table in context.store.catalog().user_tables:
         known = rows.get(table.name)
         counts = (
             {"rows": known.rows, "rejected": known.rejected} if known is not None else {"rows": None, "rejected": 0}
         )
-        found.append({**shape(table), "sql": create_table(table), **counts})
-    return _json({"tables": found, **_about(serving, now)})
+        found.append({**table_json(table), "sql": create_table_sql(table), **counts})
+    return _json_reply({"tables": found, **_state_json(context, now)})
 
 
-async def views(serving: Serving, asked: Asked) -> Reply:
+async def list_views(context: ServerContext, request: Request) -> Reply:
     """Every view."""
-    now = await status_of(serving)
+    now = await read_status(context)
     known = {view.name: view for view in now.views}
-    catalog = serving.store.catalog()
-    return _json(
-        {"views": [_view(catalog, v, known.get(v.table.name)) for v in catalog.shown_views], **_about(serving, now)}
+    catalog = context.store.catalog()
+    return _json_reply(
+        {
+            "views": [_view_json(catalog, v, known.get(v.table.name)) for v in catalog.user_views_and_indexes],
+            **_state_json(context, now),
+        }
     )
 
 
-async def view(serving: Serving, asked: Asked) -> Reply:
+async def get_view(context: ServerContext, request: Request) -> Reply:
     """One view."""
-    catalog = serving.store.catalog()
-    found = catalog.view(asked.name)
-    now = await status_of(serving)
+    catalog = context.store.catalog()
+    found = catalog.view(request.name)
+    now = await read_status(context)
     known = next((v for v in now.views if v.name == found.table.name), None)
-    token = str(serving.db.token(found.table.name))  # of the rows that it shows
-    return _json({**_about(serving, now), **_view(catalog, found, known), "token": token})
+    token = str(context.db.token(found.table.name))  # of the rows that it shows
+    return _json_reply({**_state_json(context, now), **_view_json(catalog, found, known), "token": token})
 
 
-async def table(serving: Serving, asked: Asked) -> Reply:
+async def get_table(context: ServerContext, request: Request) -> Reply:
     """One table or view: columns, key and definition."""
-    catalog = serving.store.catalog()
-    found = catalog.find(asked.name)
+    catalog = context.store.catalog()
+    found = catalog.find(request.name)
     if isinstance(found, View):
         kind = {} if found.index is None else {"kind": "index"}
-        about = {"sql": created(catalog, found), "token": str(serving.db.token(asked.name))}
-        suspended = {} if found.suspended is None else {"suspended": told(found.suspended)}
-        return _json({**shape(found.table), **kind, **about, **suspended})
-    named = catalog.table(asked.name)
-    return _json({**shape(named), "sql": create_table(named), "token": str(serving.db.token(asked.name))})
+        about = {"sql": show_create(catalog, found), "token": str(context.db.token(request.name))}
+        suspended = {} if found.suspended is None else {"suspended": suspension_summary(found.suspended)}
+        return _json_reply({**table_json(found.table), **kind, **about, **suspended})
+    named = catalog.table(request.name)
+    return _json_reply(
+        {**table_json(named), "sql": create_table_sql(named), "token": str(context.db.token(request.name))}
+    )
 
 
-async def plan(serving: Serving, asked: Asked) -> Reply:
+async def get_plan(context: ServerContext, request: Request) -> Reply:
     """A view's maintenance plan as a graph, with what its operators took in the last batches."""
-    serving.store.catalog().view(asked.name)
-    return _json(await serving.call(_plan, serving, asked.name))
+    context.store.catalog().view(request.name)
+    return _json_reply(await context.run_in_thread(_plan_json, context, request.name))
 
 
-def _plan(serving: Serving, name: str) -> dict[str, Any]:
-    maintainer = serving.db._maintainer
-    timed = maintainer.publisher.recent.operators() if maintainer is not None else None
-    picture, ids = picture_of(serving.store, serving.store.catalog(), name)
+def _plan_json(context: ServerContext, name: str) -> dict[str, Any]:
+    maintainer = context.db._maintainer
+    timed = maintainer.publisher.history.operators() if maintainer is not None else None
+    picture, ids = diagram_with_operators(context.store, context.store.catalog(), name)
     boxes = []
     for box in picture.boxes:
         one = timed.get(ids[box.number]) if timed is not None else None
         boxes.append({**vars(box), "last": one})
     links = [vars(link) for link in picture.links]
-    told = serving.db.explain(name)
+    told = context.db.explain(name)
     shared = sorted({other for box in picture.boxes if box.rows is not None for other in box.shared})
     return {
         "view": picture.view,
@@ -99,34 +104,34 @@ def _plan(serving: Serving, name: str) -> dict[str, Any]:
     }
 
 
-async def status(serving: Serving, asked: Asked) -> Reply:
+async def get_status(context: ServerContext, request: Request) -> Reply:
     """What the database is doing."""
-    return _json({**(await status_of(serving)).to_json(), **_server(serving)})
+    return _json_reply({**(await read_status(context)).to_json(), **_server_json(context)})
 
 
-async def healthy(serving: Serving, asked: Asked) -> Reply:
+async def check_health(context: ServerContext, request: Request) -> Reply:
     """Alive."""
-    serving.store.head()
-    return _json({"status": "ok"})
+    context.store.head()
+    return _json_reply({"status": "ok"})
 
 
-async def ready(serving: Serving, asked: Asked) -> Reply:
+async def check_readiness(context: ServerContext, request: Request) -> Reply:
     """Fresh enough to serve."""
-    now = await status_of(serving)
-    most = serving.settings.max_lag
-    suspended = {v.name: _behind(v) for v in now.views if v.suspended is not None}
-    counted = suspended if serving.settings.suspended == "count" else {}
+    now = await read_status(context)
+    most = context.settings.max_lag
+    suspended = {v.name: _suspended_lag_seconds(v) for v in now.views if v.suspended is not None}
+    counted = suspended if context.settings.suspended == "count" else {}
     lag = max([now.lag_seconds, *counted.values()])
     if most is not None and lag > most:
         late = [name for name, seconds in counted.items() if seconds > most]
         which = f"{', '.join(late)} (suspended) and so the views" if late else "The views"
         raise Timeout(f"{which} are {lag:.1f} s behind; {most:g} s are allowed.", hint="")
-    if serving.settings.maintain and now.error is not None:
+    if context.settings.maintain and now.error is not None:
         raise Timeout(f"Maintenance failed: {now.error[:200]}", hint="It is tried again.")
-    return _json({"status": "ready", "lag_seconds": lag, "epoch": now.epoch, "suspended": suspended})
+    return _json_reply({"status": "ready", "lag_seconds": lag, "epoch": now.epoch, "suspended": suspended})
 
 
-def _behind(view: ViewStatus) -> float:
+def _suspended_lag_seconds(view: ViewStatus) -> float:
     """Seconds that a suspended view is behind: the age of the first change that it lacks, or of its suspension if the
     log does not have that change any more."""
     if view.lag_seconds is not None:
@@ -134,54 +139,56 @@ def _behind(view: ViewStatus) -> float:
     return 0.0 if view.suspended_since is None else max(0.0, time.time() - view.suspended_since)
 
 
-async def measured(serving: Serving, asked: Asked) -> Reply:
+async def get_metrics(context: ServerContext, request: Request) -> Reply:
     """Metrics for Prometheus."""
-    now = await status_of(serving)
-    hub = serving.hub
-    text = await serving.call(serving.metrics.text, now, serving.store.log_bytes(), hub.subscribed(), hub.cut_off)
+    now = await read_status(context)
+    hub = context.hub
+    text = await context.run_in_thread(
+        context.metrics.exposition, now, context.store.log_bytes(), hub.subscribers_by_table(), hub.cut_off_count
+    )
     return Reply(200, text, metrics.MEDIA)
 
 
-async def described(serving: Serving, asked: Asked) -> Reply:
+async def get_openapi(context: ServerContext, request: Request) -> Reply:
     """This interface."""
-    return Reply(200, serving.description, formats.JSON)
+    return Reply(200, context.openapi_json, formats.JSON)
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-async def status_of(serving: Serving) -> Status:
-    return await serving.call(lambda: database_status(serving.store, serving.store.catalog()))
+async def read_status(context: ServerContext) -> Status:
+    return await context.run_in_thread(lambda: database_status(context.store, context.store.catalog()))
 
 
-def shape(table: Table) -> dict[str, Any]:
+def table_json(table: Table) -> dict[str, Any]:
     """What a program must know to read a table's rows."""
     return {
         "name": table.name,
         "kind": "view" if table.is_view else "table",
-        "columns": [_column(c) for c in table.columns],
+        "columns": [_column_json(c) for c in table.columns],
         "key": [{"column": k.column, "descending": k.descending, "nulls_last": k.nulls_last} for k in table.key],
         "unique": not table.is_bag,
         "stored": table.has_rows,
     }
 
 
-def _column(column: Column) -> dict[str, Any]:
+def _column_json(column: Column) -> dict[str, Any]:
     default = {} if column.default is None else {"default": column.default}
     return {"name": column.name, "type": str(column.type), "nullable": column.nullable, **default}
 
 
-_SAID = ("name", "strategy", "suspended", "sql", "index_of")
+_CATALOG_FIELDS = ("name", "strategy", "suspended", "sql", "index_of")
 
 
-def _view(catalog: Catalog, view: View, now: ViewStatus | None) -> dict[str, Any]:
-    known = {} if now is None else {k: v for k, v in vars(now).items() if k not in _SAID}
-    index = {} if view.index is None else {"kind": "index", "index_of": indexed(catalog, view).name}
+def _view_json(catalog: Catalog, view: View, status: ViewStatus | None) -> dict[str, Any]:
+    known = {} if status is None else {k: v for k, v in vars(status).items() if k not in _CATALOG_FIELDS}
+    index = {} if view.index is None else {"kind": "index", "index_of": indexed_table(catalog, view).name}
     return {
-        **shape(view.table),
+        **table_json(view.table),
         **index,
-        "definition": shown_query(catalog, view),
-        "sql": created(catalog, view),
+        "definition": display_query(catalog, view),
+        "sql": show_create(catalog, view),
         "options": dict(view.options),
         "strategy": strategy_of(view).name,
         "suspended": None if view.suspended is None else view.suspended.reason,
@@ -189,19 +196,19 @@ def _view(catalog: Catalog, view: View, now: ViewStatus | None) -> dict[str, Any
     }
 
 
-def _about(serving: Serving, now: Status) -> dict[str, Any]:
-    return {"epoch": now.epoch, "token": str(serving.db.token())}
+def _state_json(context: ServerContext, status: Status) -> dict[str, Any]:
+    return {"epoch": status.epoch, "token": str(context.db.token())}
 
 
-def _server(serving: Serving) -> dict[str, Any]:
-    hub, settings = serving.hub, serving.settings
+def _server_json(context: ServerContext) -> dict[str, Any]:
+    hub, settings = context.hub, context.settings
     return {
         "subscribers": hub.subscribers,
-        "log_bytes": serving.store.log_bytes(),
+        "log_bytes": context.store.log_bytes(),
         "maintains": settings.maintain,
         "read_only": settings.read_only,
     }
 
 
-def _json(found: Any) -> Reply:
-    return Reply(200, dumps(found), formats.JSON)
+def _json_reply(value: Any) -> Reply:
+    return Reply(200, encode_json(value), formats.JSON)

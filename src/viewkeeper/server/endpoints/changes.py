@@ -30,82 +30,91 @@ from viewkeeper.errors import BadToken, ViewkeeperError
 from viewkeeper.model.schema import Table
 from viewkeeper.model.token import Token
 from viewkeeper.read.freshness import Level, position_of
-from viewkeeper.read.rows import outside
-from viewkeeper.read.subscribe import Delta, calls, check_since, reset, suspension
-from viewkeeper.read.suspension import refuse
-from viewkeeper.server.context import Serving
+from viewkeeper.read.rows import to_visible_rows
+from viewkeeper.read.subscribe import Delta, check_since, deltas_by_call, reset_delta, suspension_delta
+from viewkeeper.read.suspension import refuse_suspended
+from viewkeeper.server.context import ServerContext
 from viewkeeper.server.http import event_formats, formats
-from viewkeeper.server.http.request import Asked, Reply
+from viewkeeper.server.http.request import Reply, Request
 
 _NOW = "now"
-Event = tuple[int, bytes]
+PositionedEvent = tuple[int, bytes]
 """An event, and the position behind it."""
 
 
-async def subscribe(serving: Serving, asked: Asked) -> Reply:
+async def subscribe(context: ServerContext, request: Request) -> Reply:
     """A table's or view's changes."""
-    store = serving.store
-    table = store.catalog().table(asked.name)
-    media = formats.chosen(asked.header("accept"), (formats.EVENTS, formats.ARROW))
+    store = context.store
+    table = store.catalog().table(request.name)
+    media = formats.choose_media_type(request.header("accept"), (formats.EVENTS, formats.ARROW))
     form = (
-        event_formats.ARROW_FORM
+        event_formats.ARROW_FORMAT
         if media == formats.ARROW
         else event_formats.SSE_NATIVE
-        if asked.native
+        if request.native
         else event_formats.SSE
     )
-    given = asked.header("last-event-id") or asked.one("since")
-    serving.check_subscribers()
-    now = store.settled(table)  # a table that cannot be subscribed to says so now
+    given = request.header("last-event-id") or request.parameter("since")
+    context.check_subscribers()
+    now = store.settled_position(table)  # a table that cannot be subscribed to says so now
     if given is None:
-        refuse(store.catalog().of(table.id), stale=asked.one("level") == Level.STALE.value)
-        return _reply(media, _with_rows(serving, table, form))
-    since = now if given == _NOW else _position(serving, given)
+        refuse_suspended(store.catalog().find_by_id(table.id), stale=request.parameter("level") == Level.STALE.value)
+        return _stream_reply(media, _stream_rows_and_changes(context, table, form))
+    since = now if given == _NOW else _parse_position(context, given)
     check_since(store, table, since)
-    missed = calls(store, table, since, now) if since < now else iter(())
-    first = await serving.call(_encoded, form, table, missed)  # what the log no longer has is a problem, not an event
-    return _reply(media, _following(serving, table, form, max(since, now), first, missed))
+    missed = deltas_by_call(store, table, since, now) if since < now else iter(())
+    first = await context.run_in_thread(
+        _encode_next, form, table, missed
+    )  # what the log no longer has is a problem, not an event
+    return _stream_reply(media, _stream_missed_and_changes(context, table, form, max(since, now), first, missed))
 
 
-def _reply(media: str, body: AsyncIterator[bytes]) -> Reply:
+def _stream_reply(media: str, body: AsyncIterator[bytes]) -> Reply:
     return Reply(200, body, media, {"cache-control": "no-store", "x-accel-buffering": "no"})
 
 
-def _position(serving: Serving, given: str | None) -> int:
-    text = given or ""
+def _parse_position(context: ServerContext, since: str | None) -> int:
+    text = since or ""
     if text.isascii() and text.isdigit() and len(text) <= 20:
-        text = str(Token(serving.store.uuid, int(text)))
-    found = position_of(serving.store, text)
+        text = str(Token(context.store.uuid, int(text)))
+    found = position_of(context.store, text)
     if found is None:
         raise BadToken(f"{text[:60]!r} is no token.")
     return found
 
 
-async def _with_rows(serving: Serving, table: Table, form: str) -> AsyncIterator[bytes]:
+async def _stream_rows_and_changes(context: ServerContext, table: Table, event_format: str) -> AsyncIterator[bytes]:
     """The rows of one state, then what follows it. The state is kept while the client takes them, and no longer."""
-    with serving.subscribed():
-        yield event_formats.opening(form, table)
-        async with aclosing(_followed(serving, table, form, None)) as following:
+    with context.count_subscriber():
+        yield event_formats.encode_stream_start(event_format, table)
+        async with aclosing(_stream_changes(context, table, event_format, None)) as following:
             async for data in following:
                 yield data
 
 
-async def _following(
-    serving: Serving, table: Table, form: str, upto: int, first: Event | None, missed: Iterator[tuple[int, Delta]]
+async def _stream_missed_and_changes(
+    context: ServerContext,
+    table: Table,
+    event_format: str,
+    position: int,
+    first_event: PositionedEvent | None,
+    missed_deltas: Iterator[tuple[int, Delta]],
 ) -> AsyncIterator[bytes]:
     """What was missed up to a position, then what follows it."""
-    with serving.subscribed():
-        yield event_formats.opening(form, table)
-        found = first
+    with context.count_subscriber():
+        yield event_formats.encode_stream_start(event_format, table)
+        found = first_event
         while found is not None:
             yield found[1]
-            found = await serving.call(_encoded, form, table, missed)
-        async with aclosing(_followed(serving, table, form, upto)) as following:
+            found = await context.run_in_thread(_encode_next, event_format, table, missed_deltas)
+        async with aclosing(_stream_changes(context, table, event_format, position)) as following:
             async for data in following:
                 yield data
 
 
-async def _followed(serving: Serving, table: Table, form: str, since: int | None) -> AsyncGenerator[bytes, None]:
+async def _stream_changes(
+    context: ServerContext, table: Table, event_format: str, since: int | None
+) -> AsyncGenerator[bytes, None]:
     """All rows unless there is a position to go on from, then what comes, and again when the view was made anew.
 
     What was missed is encoded as it is taken: nothing of it waits for a client that reads slowly."""
@@ -113,60 +122,71 @@ async def _followed(serving: Serving, table: Table, form: str, since: int | None
     try:
         while True:
             if since is None:
-                async with aclosing(_rows(serving, table, form)) as pieces:
+                async with aclosing(_stream_table_rows(context, table, event_format)) as pieces:
                     async for at, data in pieces:  # noqa: B007 - the last one is where to go on
                         yield data
-            subscriber, upto = serving.hub.join(table, form, at)
-            serving.metrics.reads["changes"].inc()
-            missed = calls(serving.store, table, at, upto) if at < upto else iter(())
-            while (found := await serving.call(_encoded, form, table, missed)) is not None:
+            subscriber, upto = context.hub.subscribe(table, event_format, at)
+            context.metrics.reads["changes"].inc()
+            missed = deltas_by_call(context.store, table, at, upto) if at < upto else iter(())
+            while (found := await context.run_in_thread(_encode_next, event_format, table, missed)) is not None:
                 at, data = found
                 yield data
             if subscriber.suspended is not None:
-                told = suspension(serving.store, table, subscriber.suspended, max(at, upto))
-                yield event_formats.encode(form, table, told)
-            if serving.stopping.is_set():  # who joins now was not there when goodbye was said
-                yield event_formats.ending(form, table, None, Token(serving.store.uuid, at), event_formats.STOPPING)
+                told = suspension_delta(context.store, table, subscriber.suspended, max(at, upto))
+                yield event_formats.encode_delta(event_format, table, told)
+            if context.stopping.is_set():  # who joins now was not there when goodbye was said
+                yield event_formats.encode_stream_end(
+                    event_format, table, None, Token(context.store.uuid, at), event_formats.STOPPING_REASON
+                )
                 return
-            while data := await subscriber.taken():
+            while data := await subscriber.wait_for_events():
                 yield data
             if not subscriber.reset:
                 return
-            serving.hub.leave(table, subscriber)
-            table, since = serving.store.catalog().table_of(table.id) or table, None
-            yield event_formats.encode(form, table, reset(serving.store, table, subscriber.after))
+            context.hub.unsubscribe(table, subscriber)
+            table, since = context.store.catalog().find_table_by_id(table.id) or table, None
+            yield event_formats.encode_delta(
+                event_format, table, reset_delta(context.store, table, subscriber.position)
+            )
     except ViewkeeperError as error:
-        yield event_formats.ending(form, table, error, Token(serving.store.uuid, at))
+        yield event_formats.encode_stream_end(event_format, table, error, Token(context.store.uuid, at))
     finally:
         if subscriber is not None:
-            serving.hub.leave(table, subscriber)
+            context.hub.unsubscribe(table, subscriber)
 
 
-def _encoded(form: str, table: Table, deltas: Iterator[tuple[int, Delta]]) -> Event | None:
+def _encode_next(event_format: str, table: Table, deltas: Iterator[tuple[int, Delta]]) -> PositionedEvent | None:
     """The next delta and its position."""
     found = next(deltas, None)
-    return None if found is None else (found[0], event_formats.encode(form, table, found[1]))
+    return None if found is None else (found[0], event_formats.encode_delta(event_format, table, found[1]))
 
 
-async def _rows(serving: Serving, table: Table, form: str) -> AsyncGenerator[tuple[int, bytes], None]:
+async def _stream_table_rows(
+    context: ServerContext, table: Table, event_format: str
+) -> AsyncGenerator[tuple[int, bytes], None]:
     """The rows of one state in pieces, each with the state's position."""
-    store = serving.store
-    source = store.told_by(table)
+    store = context.store
+    source = store.logged_table(table)
     if not source.is_stored:
-        from viewkeeper.read.lazy.evaluate import read_regenerated
+        from viewkeeper.read.lazy.evaluate import read_virtual_view
 
-        rows, position = await serving.call(read_regenerated, store, source.name)
-        yield position, _rows_event(serving, table, form, rows, position, True)
+        rows, position = await context.run_in_thread(read_virtual_view, store, source.name)
+        yield position, _encode_rows_event(context, table, event_format, rows, position, True)
     else:
-        pinned = await serving.call(store.pin)
+        pinned = await context.run_in_thread(store.open_snapshot)
         try:
-            position = pinned.batch.cut if source.with_writes else pinned.head
+            position = pinned.batch.cut if source.is_changed_by_writes else pinned.head
             batches = pinned.scan(source)
-            piece = await serving.call(_next_piece, batches, source)
+            piece = await context.run_in_thread(_read_next_piece, batches, source)
             while True:
-                following = await serving.call(_next_piece, batches, source) if piece.num_rows else piece
+                following = await context.run_in_thread(_read_next_piece, batches, source) if piece.num_rows else piece
                 last = not following.num_rows
-                yield position, await serving.call(_rows_event, serving, table, form, piece, position, last)
+                yield (
+                    position,
+                    await context.run_in_thread(
+                        _encode_rows_event, context, table, event_format, piece, position, last
+                    ),
+                )
                 if last:
                     break
                 piece = following
@@ -174,28 +194,32 @@ async def _rows(serving: Serving, table: Table, form: str) -> AsyncGenerator[tup
             pinned.close()
 
 
-def _next_piece(source: Any, table: Table) -> pa.Table:
+def _read_next_piece(batches: Any, table: Table) -> pa.Table:
     """About as many rows as an event has; none at the end."""
     found, count = [], 0
-    for batch in source:
+    for batch in batches:
         found.append(batch)
         count += batch.num_rows
         if count >= event_formats.PIECE_ROWS:
             break
-    return outside(table, pa.Table.from_batches(found, table.arrow))
+    return to_visible_rows(table, pa.Table.from_batches(found, table.arrow))
 
 
-def _rows_event(serving: Serving, table: Table, form: str, rows: pa.Table, position: int, last: bool) -> bytes:
-    rows = rows.select(table.outside.names).cast(table.outside)  # as a view tells them that is just the table
-    weighted = rows.append_column(table.weight, pa.array(np.ones(rows.num_rows, np.int64)))
-    delta = Delta("rows", table.name, weighted, Token(serving.store.uuid, position), time.time(), table)
-    return event_formats.encode(form, table, delta, last=last)
+def _encode_rows_event(
+    context: ServerContext, table: Table, event_format: str, rows: pa.Table, position: int, last: bool
+) -> bytes:
+    rows = rows.select(table.external_schema.names).cast(
+        table.external_schema
+    )  # as a view tells them that is just the table
+    weighted = rows.append_column(table.weight_column, pa.array(np.ones(rows.num_rows, np.int64)))
+    delta = Delta("rows", table.name, weighted, Token(context.store.uuid, position), time.time(), table)
+    return event_formats.encode_delta(event_format, table, delta, is_last=last)
 
 
-async def keep_alive(serving: Serving) -> None:
+async def send_heartbeats(context: ServerContext) -> None:
     """A sign of life to all subscribers, every so often; and old states are let go."""
-    while not serving.stopping.is_set():
-        await asyncio.sleep(serving.limits.heartbeat)
-        serving.hub.beat()
+    while not context.stopping.is_set():
+        await asyncio.sleep(context.limits.heartbeat)
+        context.hub.send_heartbeat()
         with suppress(ViewkeeperError):
-            await serving.call(serving.pins.tidy)
+            await context.run_in_thread(context.snapshots.evict)

@@ -24,154 +24,184 @@ from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import COUNT, Table
 from viewkeeper.model.token import Token
 from viewkeeper.read import freshness
-from viewkeeper.read.access.key_ranges import Bounds
+from viewkeeper.read.access.key_ranges import KeyBounds
 from viewkeeper.read.freshness import LATEST, Level
-from viewkeeper.read.overlay import Latest
+from viewkeeper.read.overlay import OverlaidView
 from viewkeeper.read.reads import Reads
-from viewkeeper.read.rows import checked_key, outside, scan_range
-from viewkeeper.read.state import Pins, Positions, Source
-from viewkeeper.read.suspension import marked, refuse, refuse_behind, shown_state, told, when
-from viewkeeper.server.context import Serving
+from viewkeeper.read.rows import check_key, scan_range, to_visible_rows
+from viewkeeper.read.state import PositionState, ReadState, SnapshotState
+from viewkeeper.read.suspension import (
+    mark_suspended_rows,
+    refuse_suspended,
+    refuse_suspended_before,
+    shown_epoch_and_position,
+    suspension_summary,
+    suspension_time,
+)
+from viewkeeper.server.context import ServerContext
 from viewkeeper.server.endpoints import selection
-from viewkeeper.server.errors import Refused
+from viewkeeper.server.errors import HttpStatusError
 from viewkeeper.server.http import formats, json_values
-from viewkeeper.server.http.paths import first_of, key_of
-from viewkeeper.server.http.request import Asked, Reply
-from viewkeeper.server.pinned_snapshots import Cursor
-from viewkeeper.store.contract.commits import Pinned
+from viewkeeper.server.http.paths import key_of, key_prefix_of
+from viewkeeper.server.http.request import Reply, Request
+from viewkeeper.server.pinned_snapshots import PageCursor
+from viewkeeper.store.contract.commits import StoreSnapshot
 
-PAGE = 1_000
+PAGE_ROWS = 1_000
 """Rows of a page, unless the request says how many."""
 
-_LEASE_SECONDS = 0.25
+_LEASE_CHECK_SECONDS = 0.25
 
 
-async def one(serving: Serving, asked: Asked) -> Reply:
+async def get_row(context: ServerContext, request: Request) -> Reply:
     """The row with a key."""
-    media = formats.chosen(asked.header("accept"))
-    table = serving.store.catalog().table(asked.name)
-    key = checked_key(table, key_of(table, asked.key))
-    latest = await _latest(serving, asked)
+    media = formats.choose_media_type(request.header("accept"))
+    table = context.store.catalog().table(request.name)
+    key = check_key(table, key_of(table, request.key))
+    latest = await _open_latest(context, request)
     if latest is not None:
         table = latest.table
-        row, headers = await serving.call(latest.get, key), _token(serving, latest.position)
+        row, headers = await context.run_in_thread(latest.get, key), _token_header(context, latest.position)
     else:
-        table = await fresh(serving, asked)
-        tag = tag_of(serving, table, media, asked)
-        if asked.has(tag):
+        table = await wait_for_fresh_table(context, request)
+        tag = etag_of(context, table, media, request)
+        if request.has_etag(tag):
             return Reply(304, headers={"etag": tag or ""})
-        row, headers = serving.store.get(table, key), _headers(serving, table, tag)
-    serving.metrics.reads["get"].inc()
+        row, headers = context.store.get(table, key), _row_headers(context, table, tag)
+    context.metrics.reads["get"].inc()
     if row is None:
         raise RowAbsent(f"{table.name} has no row with this key.")
-    if asked.has_any:
+    if request.has_any_etag:
         return Reply(304, headers=headers)
     if media == formats.JSON:
         return Reply(
-            200, json_values.row_bytes(row, json_values.converters(table.outside, asked.native)), media, headers
+            200,
+            json_values.encode_row(row, json_values.column_converters(table.external_schema, request.native)),
+            media,
+            headers,
         )
-    rows = pa.Table.from_pylist([row], table.outside)
-    return Reply(200, formats.writer(media, table.outside, asked.native).whole(rows, {}), media, headers)
+    rows = pa.Table.from_pylist([row], table.external_schema)
+    return Reply(
+        200, formats.create_writer(media, table.external_schema, request.native).write_all(rows, {}), media, headers
+    )
 
 
-async def page(serving: Serving, asked: Asked) -> Reply:
+async def get_page(context: ServerContext, request: Request) -> Reply:
     """A page of rows in key order, or as `where`, `columns` and `order_by` say."""
-    media = formats.chosen(asked.header("accept"))
-    text = asked.one("cursor")
-    latest = await _latest(serving, asked) if text is None else None
+    media = formats.choose_media_type(request.header("accept"))
+    text = request.parameter("cursor")
+    latest = await _open_latest(context, request) if text is None else None
     if latest is not None:
-        found = await serving.call(_page_ahead, serving, asked, latest, media)
+        found = await context.run_in_thread(_read_latest_page, context, request, latest, media)
         if found is not None:
-            serving.metrics.reads["scan"].inc()
+            context.metrics.reads["scan"].inc()
             return found
-    table = await fresh(serving, asked)
-    tag = tag_of(serving, table, media, asked) if text is None else None
-    if asked.has(tag) or asked.has_any:
+    table = await wait_for_fresh_table(context, request)
+    tag = etag_of(context, table, media, request) if text is None else None
+    if request.has_etag(tag) or request.has_any_etag:
         return Reply(304, headers={"etag": tag or ""})
-    limit = asked.number("limit", PAGE, most=serving.limits.page)
-    serving.metrics.reads["scan"].inc()
-    return await serving.call(_page, serving, asked, table, media, tag, text, limit)
+    limit = request.number("limit", PAGE_ROWS, maximum=context.limits.page)
+    context.metrics.reads["scan"].inc()
+    return await context.run_in_thread(_read_page, context, request, table, media, tag, text, limit)
 
 
-def _page(
-    serving: Serving, asked: Asked, table: Table, media: str, tag: str | None, text: str | None, limit: int
+def _read_page(
+    context: ServerContext,
+    request: Request,
+    table: Table,
+    media: str,
+    etag: str | None,
+    cursor_text: str | None,
+    limit: int,
 ) -> Reply:
-    chosen = selection.digest(asked)
-    if text is None:
+    chosen = selection.selection_digest(request)
+    if cursor_text is None:
         low, high = scan_range(
             table,
-            _given(table, asked.many("prefix")),
-            _given(table, asked.many("start")),
-            _given(table, asked.many("stop")),
+            _optional_key_prefix(table, request.parameter_values("prefix")),
+            _optional_key_prefix(table, request.parameter_values("start")),
+            _optional_key_prefix(table, request.parameter_values("stop")),
             limit,
         )
-        pinned, skip = serving.pins.newest(), 0
+        pinned, skip = context.snapshots.acquire_newest(), 0
     else:
-        if asked.many("prefix") or asked.many("start") or asked.many("stop"):
-            raise Refused(400, "A cursor knows its range.", "Give the cursor without it, with a limit if you like.")
-        cursor = Cursor.parse(text)
-        if (cursor.uuid, cursor.table, cursor.chosen) != (serving.store.uuid, table.id, chosen):
-            raise Refused(400, "The cursor is of another request.", "Use it with the request that it came from.")
-        pinned = serving.pins.at(cursor.position)
+        if request.parameter_values("prefix") or request.parameter_values("start") or request.parameter_values("stop"):
+            raise HttpStatusError(
+                400, "A cursor knows its range.", "Give the cursor without it, with a limit if you like."
+            )
+        cursor = PageCursor.parse(cursor_text)
+        if (cursor.uuid, cursor.table, cursor.selection) != (context.store.uuid, table.id, chosen):
+            raise HttpStatusError(
+                400, "The cursor is of another request.", "Use it with the request that it came from."
+            )
+        pinned = context.snapshots.acquire_at(cursor.position)
         low, high, skip = cursor.start or None, cursor.stop, cursor.skip
     more = None
     try:
-        current = pinned.catalog.table(table.name) if text is not None else table
+        current = pinned.catalog.table(table.name) if cursor_text is not None else table
         if chosen:
-            found = _selected(serving, asked, pinned, current, (low, high), skip, limit)
+            found = _read_selected_page(context, request, pinned, current, (low, high), skip, limit)
             rows, more = found.rows, found.next
         else:
             batches = pinned.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
-            rows, more = _cut(serving, current, batches, limit, skip)
-        epoch, position = shown_state(pinned.catalog.find(table.name), pinned.batch, pinned.head)
+            rows, more = _split_page(context, current, batches, limit, skip)
+        epoch, position = shown_epoch_and_position(pinned.catalog.find(table.name), pinned.batch, pinned.head)
         following = None
         if more is not None:
-            following = Cursor(serving.store.uuid, pinned.head, table.id, more[0], more[1], high, chosen).text()
-        token = str(Token(serving.store.uuid, position))
+            following = PageCursor(context.store.uuid, pinned.head, table.id, more[0], more[1], high, chosen).to_text()
+        token = str(Token(context.store.uuid, position))
         headers = {"viewkeeper-token": token, "viewkeeper-epoch": str(epoch)}
-        headers |= _mark(pinned.catalog, table.name)
-        rows = marked(rows, [pinned.catalog.find(table.name)])
-        about = {"next": following, "epoch": epoch, "token": token, **_told(pinned.catalog, table.name)}
+        headers |= _suspension_header(pinned.catalog, table.name)
+        rows = mark_suspended_rows(rows, [pinned.catalog.find(table.name)])
+        about = {"next": following, "epoch": epoch, "token": token, **_suspension_json(pinned.catalog, table.name)}
     finally:
-        serving.pins.done(pinned, keep=more is not None)
+        context.snapshots.release(pinned, keep=more is not None)
     if following is not None:
         headers["viewkeeper-cursor"] = following
-    if tag is not None:
-        headers["etag"] = tag
-    body = formats.writer(media, rows.schema, asked.native).whole(rows, about)
+    if etag is not None:
+        headers["etag"] = etag
+    body = formats.create_writer(media, rows.schema, request.native).write_all(rows, about)
     return Reply(200, body, media, headers)
 
 
-def _page_ahead(serving: Serving, asked: Asked, latest: Latest, media: str) -> Reply | None:
+def _read_latest_page(context: ServerContext, request: Request, latest: OverlaidView, media: str) -> Reply | None:
     """A view ahead of its batch, if a page holds it; the state of a second page is that of a batch."""
-    table, limit = latest.table, asked.number("limit", PAGE, most=serving.limits.page)
+    table, limit = latest.table, request.number("limit", PAGE_ROWS, maximum=context.limits.page)
     try:
-        prefix, start, stop = (_given(table, asked.many(name)) for name in ("prefix", "start", "stop"))
-        wanted = selection.wanted_of(asked, table, scan_range(table, prefix, start, stop, limit))
+        prefix, start, stop = (
+            _optional_key_prefix(table, request.parameter_values(name)) for name in ("prefix", "start", "stop")
+        )
+        wanted = selection.parse_row_request(request, table, scan_range(table, prefix, start, stop, limit))
     except BaseException:
         latest.close()
         raise
     rows = latest.read(replace(wanted, limit=limit + 1))
     if rows.num_rows > limit:
         return None
-    headers = _token(serving, latest.position)
+    headers = _token_header(context, latest.position)
     about = {"next": None, "epoch": latest.epoch, "token": headers["viewkeeper-token"]}
-    body = formats.writer(media, rows.schema, asked.native).whole(rows, about)
+    body = formats.create_writer(media, rows.schema, request.native).write_all(rows, about)
     return Reply(200, body, media, {**headers, "viewkeeper-epoch": str(latest.epoch)})
 
 
-def _selected(
-    serving: Serving, asked: Asked, pinned: Pinned, table: Table, within: Bounds, skip: int, limit: int
-) -> selection.Page:
-    wanted = selection.wanted_of(asked, table, within)
-    source: Source = Pins(serving.store, pinned, at_cut=False)
-    if not table.is_view and not serving.store.capabilities.snapshot_scan:
-        source = Positions(serving.store, pinned.head, pinned.batch)
-    return selection.page_of(serving.store, source, wanted, within[0], skip, limit)
+def _read_selected_page(
+    context: ServerContext,
+    request: Request,
+    snapshot: StoreSnapshot,
+    table: Table,
+    bounds: KeyBounds,
+    skip: int,
+    limit: int,
+) -> selection.RowPage:
+    wanted = selection.parse_row_request(request, table, bounds)
+    source: ReadState = SnapshotState(context.store, snapshot, at_cut=False)
+    if not table.is_view and not context.store.capabilities.snapshot_scan:
+        source = PositionState(context.store, snapshot.head, snapshot.batch)
+    return selection.read_page(context.store, source, wanted, bounds[0], skip, limit)
 
 
-def _cut(
-    serving: Serving, table: Table, batches: Iterable[pa.RecordBatch], limit: int, skip: int
+def _split_page(
+    context: ServerContext, table: Table, batches: Iterable[pa.RecordBatch], limit: int, skip: int
 ) -> tuple[pa.Table, tuple[bytes, int] | None]:
     """The page, and where the next one begins: a key, and how many of its rows are in this page already.
 
@@ -179,122 +209,133 @@ def _cut(
     """
     stored = pa.Table.from_batches(list(batches), table.arrow)
     if not table.is_bag:
-        rows = outside(table, stored.slice(0, limit))
+        rows = to_visible_rows(table, stored.slice(0, limit))
         if stored.num_rows <= limit:
             return rows, None
-        return rows, (_key(serving, table, stored, limit), 0)
+        return rows, (_range_key(context, table, stored, limit), 0)
     ends = np.cumsum(stored[COUNT].to_numpy()) if stored.num_rows else np.zeros(0, np.int64)
     last = int(np.searchsorted(ends, skip + limit, side="left"))  # the row in which the page ends
     used = stored.slice(0, min(last + 1, stored.num_rows))
-    rows = outside(table, used).slice(skip, limit)
+    rows = to_visible_rows(table, used).slice(skip, limit)
     total = int(ends[-1]) if len(ends) else 0
     if skip + limit >= total:
         return rows, None
     if int(ends[last]) == skip + limit:
-        return rows, (_key(serving, table, stored, last + 1), 0)
+        return rows, (_range_key(context, table, stored, last + 1), 0)
     before = int(ends[last - 1]) if last else 0
-    return rows, (_key(serving, table, stored, last), skip + limit - before)
+    return rows, (_range_key(context, table, stored, last), skip + limit - before)
 
 
-def _key(serving: Serving, table: Table, stored: pa.Table, place: int) -> bytes:
-    found: bytes = serving.store.range_keys(table, stored.slice(place, 1))[0].as_py()
+def _range_key(context: ServerContext, table: Table, stored: pa.Table, row_index: int) -> bytes:
+    found: bytes = context.store.range_keys(table, stored.slice(row_index, 1))[0].as_py()
     return found
 
 
-def _given(table: Table, texts: list[str]) -> tuple[Any, ...] | None:
-    return first_of(table, texts) if texts else None
+def _optional_key_prefix(table: Table, texts: list[str]) -> tuple[Any, ...] | None:
+    return key_prefix_of(table, texts) if texts else None
 
 
 # -- how new -----------------------------------------------------------------------------------------------------------
 
 
-async def _latest(serving: Serving, asked: Asked) -> Latest | None:
+async def _open_latest(context: ServerContext, request: Request) -> OverlaidView | None:
     """A view as new as asked for, if that needs no batch to be waited for: as an open database reads it."""
-    level, after = _level(asked), asked.one("after")
-    timeout = asked.seconds("timeout", freshness.TIMEOUT, serving.limits.seconds)
-    reads: Reads = serving.db._reads
-    if level is not LATEST and after is None and not reads.ahead:
+    level, after = _requested_level(request), request.parameter("after")
+    timeout = request.seconds("timeout", freshness.TIMEOUT, context.limits.seconds)
+    reads: Reads = context.db._reads
+    if level is not LATEST and after is None and not reads.has_shown_ahead:
         return None
-    name = serving.store.catalog().table(asked.name).name
-    return await serving.call(reads.latest, name, level, after, timeout)
+    name = context.store.catalog().table(request.name).name
+    return await context.run_in_thread(reads.open_latest, name, level, after, timeout)
 
 
-def _level(asked: Asked) -> Level:
-    level = asked.one("level")
+def _requested_level(request: Request) -> Level:
+    level = request.parameter("level")
     known = {one.value: one for one in Level}
     if level is not None and level not in known:
         raise BadValue(f"There is no level {level[:40]!r}.", hint=f"Levels: {', '.join(known)}.")
     return Level.ANY if level is None else known[level]
 
 
-async def fresh(serving: Serving, asked: Asked) -> Table:
+async def wait_for_fresh_table(context: ServerContext, request: Request) -> Table:
     """The table of a request, as new as it asks for; Suspended if it is a view that is not maintained."""
-    catalog, level = serving.store.catalog(), _level(asked)
-    table = catalog.table(asked.name)
+    catalog, level = context.store.catalog(), _requested_level(request)
+    table = catalog.table(request.name)
     # The first page has said whether the view is suspended; the others are of the same state.
-    stale = level is Level.STALE or asked.one("cursor") is not None
-    refuse(catalog.find(table.name), stale=stale)
-    after = serving.db._reads.not_before(table.name, level, asked.one("after"))
+    stale = level is Level.STALE or request.parameter("cursor") is not None
+    refuse_suspended(catalog.find(table.name), stale=stale)
+    after = context.db._reads.require_shown(table.name, level, request.parameter("after"))
     if after is None and level is not LATEST:
         return table
-    wanted = freshness.wanted_of(serving.store, catalog, table.name, level, after)
+    wanted = freshness.required_position(context.store, catalog, table.name, level, after)
     if wanted is not None:
-        await _wait(serving, table.name, wanted, asked.seconds("timeout", freshness.TIMEOUT, serving.limits.seconds))
-    catalog = serving.store.catalog()
-    refuse(catalog.find(table.name), stale=stale)
-    return catalog.table(asked.name)
+        await _wait_for_position(
+            context, table.name, wanted, request.seconds("timeout", freshness.TIMEOUT, context.limits.seconds)
+        )
+    catalog = context.store.catalog()
+    refuse_suspended(catalog.find(table.name), stale=stale)
+    return catalog.table(request.name)
 
 
-async def _wait(serving: Serving, name: str, wanted: int, timeout: float) -> None:
-    store = serving.store
+async def _wait_for_position(context: ServerContext, name: str, position: int, timeout: float) -> None:
+    store = context.store
     deadline, looked = time.monotonic() + timeout, 0.0
-    while not freshness.has(store, store.catalog(), name, wanted):
+    while not freshness.has_position(store, store.catalog(), name, position):
         now = time.monotonic()
-        if now - looked > _LEASE_SECONDS:
+        if now - looked > _LEASE_CHECK_SECONDS:
             looked = now
             if store.lease_holder() is None:
-                raise _late(store, name, wanted, "nobody maintains it", "Start `vk run`, or `vk serve --maintain`.")
+                raise _late_error(
+                    store, name, position, "nobody maintains it", "Start `vk run`, or `vk serve --maintain`."
+                )
         if now >= deadline:
-            raise _late(store, name, wanted, f"{timeout:g} s were not enough", "Ask again, or with a longer timeout=.")
-        with serving.waiting():
-            await serving.hub.news(min(_LEASE_SECONDS, deadline - now))
-    refuse_behind(store.catalog().find(name), wanted)
+            raise _late_error(
+                store, name, position, f"{timeout:g} s were not enough", "Ask again, or with a longer timeout=."
+            )
+        with context.cancel_on_stop():
+            await context.hub.wait_for_commit(min(_LEASE_CHECK_SECONDS, deadline - now))
+    refuse_suspended_before(store.catalog().find(name), position)
 
 
-def _late(store: Any, name: str, wanted: int, why: str, hint: str) -> Timeout:
-    return Timeout(f"{name} is at position {freshness.cut_of(store, name)}, {wanted} was asked for: {why}.", hint=hint)
+def _late_error(store: Any, name: str, position: int, reason: str, hint: str) -> Timeout:
+    return Timeout(
+        f"{name} is at position {freshness.cut_of(store, name)}, {position} was asked for: {reason}.", hint=hint
+    )
 
 
 # -- tags --------------------------------------------------------------------------------------------------------------
 
 
-def tag_of(serving: Serving, table: Table, media: str, asked: Asked) -> str | None:
+def etag_of(context: ServerContext, table: Table, media: str, request: Request) -> str | None:
     """The ETag of a read that begins now."""
-    position = serving.hub.changed_at(table)
+    position = context.hub.last_change_position(table)
     if position is None:
         return None
-    form = media.rpartition("/")[2][:1] + ("n" if asked.native else "")
-    return f'"{serving.store.uuid[:8]}-{serving.store.catalog().version}-{position}-{form}"'
+    form = media.rpartition("/")[2][:1] + ("n" if request.native else "")
+    return f'"{context.store.uuid[:8]}-{context.store.catalog().version}-{position}-{form}"'
 
 
-def _headers(serving: Serving, table: Table, tag: str | None) -> dict[str, str]:
-    found = {"viewkeeper-token": str(serving.db.token(table.name)), **_mark(serving.store.catalog(), table.name)}
-    return found if tag is None else {**found, "etag": tag}
+def _row_headers(context: ServerContext, table: Table, etag: str | None) -> dict[str, str]:
+    found = {
+        "viewkeeper-token": str(context.db.token(table.name)),
+        **_suspension_header(context.store.catalog(), table.name),
+    }
+    return found if etag is None else {**found, "etag": etag}
 
 
-def _mark(catalog: Catalog, name: str) -> dict[str, str]:
+def _suspension_header(catalog: Catalog, name: str) -> dict[str, str]:
     """The header of an answer with rows of a suspended view: since when it is suspended."""
     found = catalog.find(name)
     suspended = found.suspended if isinstance(found, View) else None
-    return {} if suspended is None else {"viewkeeper-suspended": when(suspended)}
+    return {} if suspended is None else {"viewkeeper-suspended": suspension_time(suspended)}
 
 
-def _told(catalog: Catalog, name: str) -> dict[str, Any]:
+def _suspension_json(catalog: Catalog, name: str) -> dict[str, Any]:
     """What a JSON answer says of the suspension of a view."""
     found = catalog.find(name)
     suspended = found.suspended if isinstance(found, View) else None
-    return {} if suspended is None else {"suspended": told(suspended)}
+    return {} if suspended is None else {"suspended": suspension_summary(suspended)}
 
 
-def _token(serving: Serving, position: int) -> dict[str, str]:
-    return {"viewkeeper-token": str(Token(serving.store.uuid, position))}
+def _token_header(context: ServerContext, position: int) -> dict[str, str]:
+    return {"viewkeeper-token": str(Token(context.store.uuid, position))}

@@ -20,69 +20,73 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
-from viewkeeper.model.intake.json import loads, typed_value
-from viewkeeper.model.intake.text import typed
+from viewkeeper.model.intake.json import convert_value, parse_json
+from viewkeeper.model.intake.text import parse_value
 from viewkeeper.model.schema import Table
-from viewkeeper.read.access.key_ranges import Bounds
-from viewkeeper.read.access.path import Wanted
+from viewkeeper.read.access.key_ranges import KeyBounds
+from viewkeeper.read.access.path import RowRequest
 from viewkeeper.read.access.scan import fetch
-from viewkeeper.read.state import Source
-from viewkeeper.server.errors import Refused
-from viewkeeper.server.http.request import Asked
+from viewkeeper.read.state import ReadState
+from viewkeeper.server.errors import HttpStatusError
+from viewkeeper.server.http.request import Request
 from viewkeeper.store.contract.store import Store
 
-NAMES = ("where", "columns", "order_by")
+PARAMETERS = ("where", "columns", "order_by")
 
 
 @dataclass(frozen=True)
-class Page:
+class RowPage:
     rows: pa.Table
     next: tuple[bytes, int] | None
     """Where the next one begins: a key, and how many rows from it on are in pages already."""
 
 
-def digest(asked: Asked) -> str:
+def selection_digest(request: Request) -> str:
     """What a request selects, for its cursors; empty if it takes all rows as they are."""
-    given = [asked.many(name) for name in NAMES]
+    given = [request.parameter_values(name) for name in PARAMETERS]
     return hashlib.blake2b(repr(given).encode(), digest_size=8).hexdigest() if any(given) else ""
 
 
-def wanted_of(asked: Asked, table: Table, within: Bounds) -> Wanted:
-    from viewkeeper.sql.condition import asked_of  # reads conditions by DuckDB: not for those who have none
+def parse_row_request(request: Request, table: Table, bounds: KeyBounds) -> RowRequest:
+    from viewkeeper.sql.condition import row_request_of  # reads conditions by DuckDB: not for those who have none
 
-    columns, order = asked.many("columns") or None, asked.many("order_by") or None
-    return asked_of(table, _condition(table, asked.one("where")), columns, order, None, within)
+    columns, order = request.parameter_values("columns") or None, request.parameter_values("order_by") or None
+    return row_request_of(table, _parse_condition(table, request.parameter("where")), columns, order, None, bounds)
 
 
-def page_of(store: Store, source: Source, wanted: Wanted, start: bytes | None, skip: int, limit: int) -> Page:
+def read_page(
+    store: Store, source: ReadState, row_request: RowRequest, start: bytes | None, skip: int, limit: int
+) -> RowPage:
     """So many rows; `start` and `skip` as the page before said them."""
-    table = wanted.table
+    table = row_request.table
     keys = [c.name for c in table.key_columns]
-    columns = tuple(dict.fromkeys([*wanted.columns, *keys]))
-    found = fetch(source, replace(wanted, columns=columns, limit=skip + limit + 1)).slice(skip)
-    rows = found.slice(0, limit).select(list(wanted.columns))
+    columns = tuple(dict.fromkeys([*row_request.columns, *keys]))
+    found = fetch(source, replace(row_request, columns=columns, limit=skip + limit + 1)).slice(skip)
+    rows = found.slice(0, limit).select(list(row_request.columns))
     if found.num_rows <= limit:
-        return Page(rows, None)
-    if wanted.order or not keys or not store.in_key_order(table):
-        return Page(rows, (start or b"", skip + limit))
+        return RowPage(rows, None)
+    if row_request.order or not keys or not store.is_in_key_order(table):
+        return RowPage(rows, (start or b"", skip + limit))
     stored = found.select(keys).cast(pa.schema([table.arrow.field(name) for name in keys]))
     names = store.range_keys(table, stored)
     following = names[limit].as_py()
     given = pc.sum(pc.equal(names[:limit], pa.scalar(following, names.type))).as_py() or 0
-    return Page(rows, (following, given + (skip if given == limit else 0)))
+    return RowPage(rows, (following, given + (skip if given == limit else 0)))
 
 
-def _condition(table: Table, text: str | None) -> Any:
+def _parse_condition(table: Table, text: str | None) -> Any:
     if text is None or not text.lstrip().startswith("{"):
         return text
     try:
-        found = loads(text)
+        found = parse_json(text)
     except (ValueError, RecursionError, ArithmeticError) as error:
-        raise Refused(400, f"where is no JSON: {str(error)[:200]}.", "Or write a condition, as in SQL.") from None
-    return {name: _values(table, name, value) for name, value in found.items()}
+        raise HttpStatusError(
+            400, f"where is no JSON: {str(error)[:200]}.", "Or write a condition, as in SQL."
+        ) from None
+    return {name: _parse_values(table, name, value) for name, value in found.items()}
 
 
-def _values(table: Table, name: str, value: Any) -> Any:
+def _parse_values(table: Table, name: str, value: Any) -> Any:
     column = table.by_name.get(name.lower())
     if column is None or value is None:
         return value  # the name is refused where all names are looked at
@@ -91,6 +95,6 @@ def _values(table: Table, name: str, value: Any) -> Any:
 
     def read(one: Any) -> Any:
         plain = column.type in (types.STRING, types.BINARY) or not isinstance(one, str)
-        return typed_value(table, column, one) if plain else typed(table.name, column.name, column.type, one)
+        return convert_value(table, column, one) if plain else parse_value(table.name, column.name, column.type, one)
 
     return [None if one is None else read(one) for one in value] if isinstance(value, list) else read(value)

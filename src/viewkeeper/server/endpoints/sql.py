@@ -29,123 +29,149 @@ import pyarrow as pa
 from viewkeeper.capture.snapshot import Progress
 from viewkeeper.errors import BadStatement, Forbidden, ViewkeeperError
 from viewkeeper.model import types
-from viewkeeper.read.suspension import MARK
+from viewkeeper.read.suspension import SUSPENDED_METADATA
 from viewkeeper.server import errors
-from viewkeeper.server.auth import allows
-from viewkeeper.server.context import Serving
+from viewkeeper.server.auth import is_role_sufficient
+from viewkeeper.server.context import ServerContext
 from viewkeeper.server.endpoints import write
 from viewkeeper.server.http import event_formats, formats
-from viewkeeper.server.http.json_values import distinct, dumps, rows_of
-from viewkeeper.server.http.request import Asked, Reply
-from viewkeeper.sql.query_limits import Leash
+from viewkeeper.server.http.json_values import encode_json, json_rows, number_duplicate_names
+from viewkeeper.server.http.request import Reply, Request
+from viewkeeper.sql.query_limits import QueryLimits
 from viewkeeper.sql.result import Result
-from viewkeeper.sql.script import steps
-from viewkeeper.sql.statements import needs, run
-from viewkeeper.syntax.cursor import Words, statements
-from viewkeeper.syntax.literals import bound
+from viewkeeper.sql.script import split_steps
+from viewkeeper.sql.statements import required_permission, run
+from viewkeeper.syntax.cursor import TokenCursor, split_statements
+from viewkeeper.syntax.literals import bind_parameters
 
 SQL = "application/sql"
 PIECE_ROWS = 10_000
 LOAD_SECONDS = 24 * 3600.0
 """For a statement that loads a view."""
 
-LONGEST = 1 << 20
+MAX_STATEMENT_BYTES = 1 << 20
 """Bytes of a statement; who may define views may send thousands of them at once."""
 
-_ROLES = {"read": "reader", "write": "writer", "define": "admin"}
+_ROLE_BY_PERMISSION = {"read": "reader", "write": "writer", "define": "admin"}
 _log = logging.getLogger("viewkeeper.server")
 
 
-async def statement(serving: Serving, asked: Asked) -> Reply:
+async def run_statement(context: ServerContext, request: Request) -> Reply:
     """Run statements; several CREATE MATERIALIZED VIEW that follow each other are one batch."""
-    text, engine, stale = await _text(serving, asked)
-    what = needs(text)
-    if not allows(asked.role, _ROLES[what]):
+    text, engine, stale = await _read_statement(context, request)
+    what = required_permission(text)
+    if not is_role_sufficient(request.role, _ROLE_BY_PERMISSION[what]):
         raise Forbidden(
-            f"This statement needs the role {_ROLES[what]}; yours is {asked.role}.", hint="Ask for another token."
+            f"This statement needs the role {_ROLE_BY_PERMISSION[what]}; yours is {request.role}.",
+            hint="Ask for another token.",
         )
     if what != "read":
-        serving.writable()
-    offered = formats.ROWS if len(steps(text)) < 2 else (formats.JSON,)
-    media = formats.chosen(asked.header("accept"), (*offered, formats.EVENTS))
-    (serving.metrics.reads if what == "read" else serving.metrics.writes)["sql"].inc()
+        context.check_writable()
+    offered = formats.ROWS if len(split_steps(text)) < 2 else (formats.JSON,)
+    media = formats.choose_media_type(request.header("accept"), (*offered, formats.EVENTS))
+    (context.metrics.reads if what == "read" else context.metrics.writes)["sql"].inc()
     if media == formats.EVENTS:
-        return Reply(200, _told(serving, text, engine, what, asked.native, stale), media, {"cache-control": "no-store"})
-    answer = await asked.unless_left(_run(serving, text, engine, what, lambda what, done, of: None, stale))
+        return Reply(
+            200,
+            _progress_events(context, text, engine, what, request.native, stale),
+            media,
+            {"cache-control": "no-store"},
+        )
+    answer = await request.cancel_if_disconnected(
+        _run_in_turn(context, text, engine, what, lambda what, done, of: None, stale)
+    )
     if len(answer.each) > 1 or not answer.has_rows:
-        return Reply(200, dumps(_about(answer, asked.native)), formats.JSON)
-    return Reply(200, _pieces(answer.to_arrow(), media, asked.native), media)
+        return Reply(200, encode_json(_result_json(answer, request.native)), formats.JSON)
+    return Reply(200, _stream_rows(answer.to_arrow(), media, request.native), media)
 
 
-async def _text(serving: Serving, asked: Asked) -> tuple[str, str, bool]:
+async def _read_statement(context: ServerContext, request: Request) -> tuple[str, str, bool]:
     """The statement with its values in their places, who answers it, and whether it may read suspended views."""
-    media = write.media_of(asked.header("content-type"), (formats.JSON, SQL))
-    most = serving.limits.body if allows(asked.role, "admin") else min(serving.limits.body, LONGEST)
-    with serving.waiting():
-        body = await asked.body(most, serving.limits.receive_seconds)
+    media = write.body_media_type(request.header("content-type"), (formats.JSON, SQL))
+    most = (
+        context.limits.body
+        if is_role_sufficient(request.role, "admin")
+        else min(context.limits.body, MAX_STATEMENT_BYTES)
+    )
+    with context.cancel_on_stop():
+        body = await request.body(most, context.limits.receive_seconds)
     if media == SQL:
         try:
             return body.decode("utf-8"), "auto", False
         except UnicodeDecodeError:
             raise BadStatement("The statement is not UTF-8 text.", hint="") from None
-    found = write.objects_in(media, body)
+    found = write.parse_json_values(media, body)
     if len(found) != 1 or not isinstance(found[0], dict) or not isinstance(found[0].get("sql"), str):
-        raise errors.Refused(400, "The statement is missing.", 'Send {"sql": "SELECT …"}.')
+        raise errors.HttpStatusError(400, "The statement is missing.", 'Send {"sql": "SELECT …"}.')
     given = found[0]
     if unknown := sorted(given.keys() - {"sql", "parameters", "engine", "stale"}):
         hint = "There are sql, parameters, engine and stale."
-        raise errors.Refused(400, f"There is no {unknown[0][:40]!r} here.", hint)
+        raise errors.HttpStatusError(400, f"There is no {unknown[0][:40]!r} here.", hint)
     if not isinstance(given.get("stale", False), bool):
-        raise errors.Refused(400, "stale is true or false.", "")
+        raise errors.HttpStatusError(400, "stale is true or false.", "")
     parameters = given.get("parameters", {})
     if not isinstance(parameters, dict) or any(isinstance(v, (list, dict)) for v in parameters.values()):
-        raise errors.Refused(400, "parameters is an object of names and values.", "")
-    text = bound(given["sql"], parameters) if parameters else given["sql"]
+        raise errors.HttpStatusError(400, "parameters is an object of names and values.", "")
+    text = bind_parameters(given["sql"], parameters) if parameters else given["sql"]
     return text, str(given.get("engine", "auto")), bool(given.get("stale", False))
 
 
-async def _run(serving: Serving, text: str, engine: str, what: str, tell: Progress, stale: bool) -> Result:
+async def _run_in_turn(
+    context: ServerContext, text: str, engine: str, permission: str, report_progress: Progress, stale: bool
+) -> Result:
     """Run it. A query is stopped when nobody waits any more; what defines or writes may still happen."""
-    async with serving.turn(what):
-        with serving.leashed() as leash:
-            seconds = LOAD_SECONDS if what == "define" else serving.limits.seconds * 4
-            answer = await serving.call(_done, serving, text, engine, what, leash, tell, stale, seconds=seconds)
-    serving.hub.wake()
+    async with context.statement_slot(permission):
+        with context.limit_query() as leash:
+            seconds = LOAD_SECONDS if permission == "define" else context.limits.seconds * 4
+            answer = await context.run_in_thread(
+                _execute, context, text, engine, permission, leash, report_progress, stale, seconds=seconds
+            )
+    context.hub.wake()
     return answer
 
 
-def _done(serving: Serving, text: str, engine: str, what: str, leash: Leash, tell: Progress, stale: bool) -> Result:
+def _execute(
+    context: ServerContext,
+    text: str,
+    engine: str,
+    permission: str,
+    query_limits: QueryLimits,
+    report_progress: Progress,
+    stale: bool,
+) -> Result:
     try:
-        with serving.loading(tell) as progress:
-            return run(serving.db, text, engine=engine, leash=leash, progress=progress, stale=stale)
+        with context.track_load(report_progress) as progress:
+            return run(context.db, text, engine=engine, query_limits=query_limits, progress=progress, stale=stale)
     finally:
-        if what == "define" and not serving.settings.maintain:
-            serving.db._holding.end()  # whoever maintains, or will, must not wait for a server that only serves
+        if permission == "define" and not context.settings.maintain:
+            context.db._maintainer_ref.end()  # whoever maintains, or will, must not wait for a server that only serves
 
 
-async def _pieces(rows: pa.Table, media: str, native: bool) -> AsyncIterator[bytes]:
-    writer = formats.writer(media, rows.schema, native)
-    yield writer.first()
+async def _stream_rows(rows: pa.Table, media: str, native: bool) -> AsyncIterator[bytes]:
+    writer = formats.create_writer(media, rows.schema, native)
+    yield writer.begin()
     for start in range(0, rows.num_rows, PIECE_ROWS):
-        yield writer.more(rows.slice(start, PIECE_ROWS))
+        yield writer.write(rows.slice(start, PIECE_ROWS))
         await asyncio.sleep(0)
-    yield writer.last({"columns": _columns(rows), "count": rows.num_rows, **_suspended(rows)})
+    yield writer.finish({"columns": _column_descriptions(rows), "count": rows.num_rows, **_suspended_views(rows)})
 
 
-def _columns(rows: pa.Table) -> list[dict[str, str]]:
-    names = distinct(rows.column_names)
-    return [{"name": name, "type": types.written(f.type)} for name, f in zip(names, rows.schema, strict=True)]
+def _column_descriptions(rows: pa.Table) -> list[dict[str, str]]:
+    names = number_duplicate_names(rows.column_names)
+    return [{"name": name, "type": types.sql_type_name(f.type)} for name, f in zip(names, rows.schema, strict=True)]
 
 
-async def _told(serving: Serving, text: str, engine: str, what: str, native: bool, stale: bool) -> AsyncIterator[bytes]:
+async def _progress_events(
+    context: ServerContext, text: str, engine: str, permission: str, native: bool, stale: bool
+) -> AsyncIterator[bytes]:
     """The statement's progress and its end, as events."""
     queue: asyncio.Queue[bytes] = asyncio.Queue(1000)
 
     def tell(what: str, done: int, of: int) -> None:
-        data = event_formats.event("progress", {"what": what, "done": done, "of": of})
-        serving.loop.call_soon_threadsafe(_offer, queue, data)
+        data = event_formats.encode_event("progress", {"what": what, "done": done, "of": of})
+        context.loop.call_soon_threadsafe(_enqueue, queue, data)
 
-    work = asyncio.create_task(_run(serving, text, engine, what, tell, stale))
+    work = asyncio.create_task(_run_in_turn(context, text, engine, permission, tell, stale))
     try:
         while not work.done():
             waiting = asyncio.create_task(queue.get())
@@ -157,51 +183,51 @@ async def _told(serving: Serving, text: str, engine: str, what: str, native: boo
             if not work.done():
                 yield b": alive\n\n"
     finally:
-        if what == "read":
+        if permission == "read":
             work.cancel()  # the reader has gone; a view that is being made goes on
     try:
         answer = work.result()
     except ViewkeeperError as error:
-        yield event_formats.event("error", {**errors.document(error), **place_of(text, error)})
+        yield event_formats.encode_event("error", {**errors.problem_document(error), **error_location(text, error)})
         return
     except Exception:
         _log.exception("A statement failed")
-        yield event_formats.event("error", errors.document(errors.unexpected()))
+        yield event_formats.encode_event("error", errors.problem_document(errors.server_fault()))
         return
-    yield event_formats.event("done", _about(answer, native))
+    yield event_formats.encode_event("done", _result_json(answer, native))
 
 
-def _about(answer: Result, native: bool) -> dict[str, Any]:
+def _result_json(result: Result, native: bool) -> dict[str, Any]:
     """What one statement gave, or each of several."""
-    if len(answer.each) > 1:
-        return {"statements": [_about(one, native) for one in answer.each]}
-    if not answer.has_rows:
-        return {"done": answer.done}
-    rows = answer.to_arrow()
-    about = {"done": answer.done, "columns": _columns(rows), "count": rows.num_rows}
-    return {**about, **_suspended(rows), "rows": rows_of(rows.slice(0, PIECE_ROWS), native)}
+    if len(result.each) > 1:
+        return {"statements": [_result_json(one, native) for one in result.each]}
+    if not result.has_rows:
+        return {"done": result.done}
+    rows = result.to_arrow()
+    about = {"done": result.done, "columns": _column_descriptions(rows), "count": rows.num_rows}
+    return {**about, **_suspended_views(rows), "rows": json_rows(rows.slice(0, PIECE_ROWS), native)}
 
 
-def _suspended(rows: pa.Table) -> dict[str, Any]:
+def _suspended_views(rows: pa.Table) -> dict[str, Any]:
     """The suspended views whose old rows an answer is made of."""
-    mark = (rows.schema.metadata or {}).get(MARK)
+    mark = (rows.schema.metadata or {}).get(SUSPENDED_METADATA)
     return {} if mark is None else {"suspended": json.loads(mark)}
 
 
-def _offer(queue: asyncio.Queue[bytes], data: bytes) -> None:
+def _enqueue(queue: asyncio.Queue[bytes], data: bytes) -> None:
     if not queue.full():
         queue.put_nowait(data)
 
 
-def place_of(text: str, error: ViewkeeperError) -> dict[str, Any]:
+def error_location(text: str, error: ViewkeeperError) -> dict[str, Any]:
     """The line that an error speaks of, as far as its message says: for an editor that marks it."""
     if found := re.search(r"\(line (\d+)\)|line (\d+)[, ]+pos(?:ition)? (\d+)", error.message):
         line = int(found[1] or found[2])
         return {"line": line, **({"column": int(found[3])} if found[3] else {})}
     quoted = re.search(r"[`'\"]([^`'\"]{1,80})[`'\"]", error.message)
     if quoted is not None:
-        for tokens in statements(text):
-            for token in Words(text, tokens).tokens:
+        for tokens in split_statements(text):
+            for token in TokenCursor(text, tokens).tokens:
                 if token.value.lower() == quoted[1].lower():
                     return {"line": token.line, "offset": token.start, "length": token.end - token.start}
     return {}

@@ -12,86 +12,88 @@ from typing import Any
 from viewkeeper.errors import ViewkeeperError
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.schema import Table
-from viewkeeper.read.rows import checked_key
-from viewkeeper.read.suspension import refuse
-from viewkeeper.server.auth import Hosts
-from viewkeeper.server.context import Serving
+from viewkeeper.read.rows import check_key
+from viewkeeper.read.suspension import refuse_suspended
+from viewkeeper.server.auth import AllowedHosts
+from viewkeeper.server.context import ServerContext
 from viewkeeper.server.http import json_values
 from viewkeeper.server.http.paths import key_of, name_of
 
-ALWAYS = (
+SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 )
-FRESH = (b"cache-control", b"private, no-cache")
+CACHE_CONTROL = (b"cache-control", b"private, no-cache")
 VARY = (b"vary", b"accept, accept-encoding, authorization")
-SAME = b"".join(b"%s: %s\r\n" % header for header in (FRESH, VARY, *ALWAYS))
-_FOUND = b"HTTP/1.1 200 OK\r\n%scontent-type: application/json\r\n" + SAME + b"%scontent-length: %d\r\n\r\n%s"
-_UNCHANGED = b"HTTP/1.1 304 Not Modified\r\n%s" + SAME + b"%s\r\n"
-_ACCEPTS = (None, b"*/*", b"application/json")
-_REFUSED = frozenset((b"transfer-encoding", b"content-length", b"upgrade", b"expect"))
+COMMON_HEADERS = b"".join(b"%s: %s\r\n" % header for header in (CACHE_CONTROL, VARY, *SECURITY_HEADERS))
+_OK_RESPONSE = (
+    b"HTTP/1.1 200 OK\r\n%scontent-type: application/json\r\n" + COMMON_HEADERS + b"%scontent-length: %d\r\n\r\n%s"
+)
+_NOT_MODIFIED_RESPONSE = b"HTTP/1.1 304 Not Modified\r\n%s" + COMMON_HEADERS + b"%s\r\n"
+_JSON_ACCEPTS = (None, b"*/*", b"application/json")
+_UNSUPPORTED_HEADERS = frozenset((b"transfer-encoding", b"content-length", b"upgrade", b"expect"))
 
 
-class Point:
+class FastPointReads:
     """Answers plain reads by key for a connection."""
 
-    def __init__(self, serving: Serving, hosts: Hosts) -> None:
-        self._serving, self._hosts = serving, hosts
-        self._prefix = serving.store.uuid[:8].encode()
+    def __init__(self, context: ServerContext, hosts: AllowedHosts) -> None:
+        self._context, self._hosts = context, hosts
+        self._prefix = context.store.uuid[:8].encode()
         self._catalog: Catalog | None = None
         self._tables: dict[bytes, tuple[Table, Any]] = {}
 
-    def answer(self, url: bytes, given: list[tuple[bytes, bytes]], date: bytes) -> bytes | None:
+    def answer(self, url: bytes, header_list: list[tuple[bytes, bytes]], date: bytes) -> bytes | None:
         """The whole response, or None if this is for the others."""
         parts = url.split(b"/")
         if len(parts) < 5 or parts[1] != b"v1" or parts[3] != b"rows" or b"?" in url or parts[2] == b"views":
             return None
-        started, headers, serving = time.perf_counter(), dict(given), self._serving
-        if headers.get(b"accept") not in _ACCEPTS or not _REFUSED.isdisjoint(headers):
+        started, headers, serving = time.perf_counter(), dict(header_list), self._context
+        if headers.get(b"accept") not in _JSON_ACCEPTS or not _UNSUPPORTED_HEADERS.isdisjoint(headers):
             return None
-        if serving.db._reads.ahead:
+        if serving.db._reads.has_shown_ahead:
             return None
         try:
-            self._hosts.check(headers)
+            self._hosts.check_request(headers)
             if serving.keyring is not None:
                 kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
                 if kind.lower() != "bearer":
                     return None
                 serving.keyring.role(token.strip())
-            table, convert = self._table(parts[2])
-            position = serving.hub.changed_at(table)
+            table, convert = self._find_table(parts[2])
+            position = serving.hub.last_change_position(table)
             tag = b""
             if position is not None and self._catalog is not None:
                 name = b'"%s-%d-%d-j"' % (self._prefix, self._catalog.version, position)
                 tag = b"etag: %s\r\n" % name
                 given_tag = headers.get(b"if-none-match")
                 if given_tag == name:
-                    return self._counted(3, started, _UNCHANGED % (date, tag))
+                    return self._record_metrics(3, started, _NOT_MODIFIED_RESPONSE % (date, tag))
                 if given_tag is not None and (b"," in given_tag or not given_tag.startswith(b'"')):
                     return None  # several, * or W/: read by those who read everything
-            row = serving.store.get(table, checked_key(table, key_of(table, [p.decode("ascii") for p in parts[4:]])))
+            row = serving.store.get(table, check_key(table, key_of(table, [p.decode("ascii") for p in parts[4:]])))
         except (ViewkeeperError, UnicodeDecodeError):
             return None
         if row is None:
             return None
-        body = json_values.row_bytes(row, convert)
-        return self._counted(2, started, _FOUND % (date, tag, len(body), body))
+        body = json_values.encode_row(row, convert)
+        return self._record_metrics(2, started, _OK_RESPONSE % (date, tag, len(body), body))
 
-    def _table(self, name: bytes) -> tuple[Table, Any]:
-        catalog = self._serving.store.catalog()
+    def _find_table(self, name: bytes) -> tuple[Table, Any]:
+        catalog = self._context.store.catalog()
         if catalog is not self._catalog:
             self._catalog, self._tables = catalog, {}
         found = self._tables.get(name)
         if found is None:
             table = catalog.table(name_of(name.decode("ascii")))
-            refuse(catalog.find(table.name))
-            found = self._tables[name] = (table, json_values.converters(table.outside, False))
+            refuse_suspended(catalog.find(table.name))
+            found = self._tables[name] = (table, json_values.column_converters(table.external_schema, False))
         return found
 
-    def _counted(self, status: int, started: float, answer: bytes) -> bytes:
-        metrics = self._serving.metrics
+    def _record_metrics(self, status: int, started: float, response: bytes) -> bytes:
+        metrics = self._context.metrics
         metrics.reads["get"].inc()
         metrics.requests[status].inc()
-        metrics.seconds.observe(time.perf_counter() - started)
-        return answer
+        metrics.request_seconds.observe(time.perf_counter() - started)
+        return response

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _DICTIONARY, _BATCH = 2, 3
-_SHORT, _INT, _COUNT, _LONG, _PLACE = map(struct.Struct, ("<H", "<i", "<I", "<q", "<qq"))
+_SHORT, _INT, _COUNT, _LONG, _BUFFER = map(struct.Struct, ("<H", "<i", "<I", "<q", "<qq"))
 _TEXTS = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
-def unpacked_size(stream: bytes | bytearray) -> int:
+def decompressed_size(stream: bytes | bytearray) -> int:
     """Bytes that a stream takes beyond its own; ValueError if it is damaged. What is no stream at all, pyarrow says."""
     size = words = at = 0
     try:
@@ -40,15 +40,15 @@ def unpacked_size(stream: bytes | bytearray) -> int:
                 at += 4
             if length <= 0:
                 return size  # its end, or nothing that pyarrow reads
-            kind, header, rest = _header(stream, at)
+            kind, header, rest = _read_header(stream, at)
             at += length
             if not 0 <= rest <= len(stream) - at:
                 raise ValueError("a message ends too early")
             if kind == _BATCH:
-                size += _unpacked(stream, header, at, rest)
+                size += _decompressed_bytes(stream, header, at, rest)
             elif kind == _DICTIONARY:
-                inner, delta = _field(stream, header, 1), _field(stream, header, 2)
-                added = 0 if inner is None else _unpacked(stream, _reference(stream, inner), at, rest)
+                inner, delta = _field_offset(stream, header, 1), _field_offset(stream, header, 2)
+                added = 0 if inner is None else _decompressed_bytes(stream, _follow_offset(stream, inner), at, rest)
                 size += added
                 if delta is not None and stream[delta]:
                     size += words
@@ -61,32 +61,34 @@ def unpacked_size(stream: bytes | bytearray) -> int:
 
 def decoded_size(rows: pa.Table) -> int:
     """Bytes of the values of encoded columns, each value as often as it is named; of rows that were looked through."""
-    return sum(_decoded(chunk) for column in rows.columns if _encoded(column.type) for chunk in column.chunks)
+    return sum(
+        _decoded_bytes(chunk) for column in rows.columns if _is_encoded_type(column.type) for chunk in column.chunks
+    )
 
 
 # -- decoded -----------------------------------------------------------------------------------------------------------
 
 
-def _encoded(kind: pa.DataType) -> bool:
-    return pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) or _is_view(kind)
+def _is_encoded_type(type_: pa.DataType) -> bool:
+    return pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_) or _is_view(type_)
 
 
-def _is_view(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+def _is_view(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(type_) or pa.types.is_binary_view(type_))
 
 
-def _decoded(values: pa.Array) -> int:
+def _decoded_bytes(values: pa.Array) -> int:
     if not pa.types.is_run_end_encoded(values.type):
-        return int(_lengths(values).sum())
+        return int(_value_lengths(values).sum())
     ends = np.clip(values.run_ends.to_numpy().astype(np.int64) - values.offset, 0, len(values))
-    return int((np.diff(ends, prepend=0) * _lengths(values.values)).sum())
+    return int((np.diff(ends, prepend=0) * _value_lengths(values.values)).sum())
 
 
-def _lengths(values: pa.Array) -> Any:
+def _value_lengths(values: pa.Array) -> Any:
     """Bytes of each value, 0 for NULL."""
     kind = values.type
     if pa.types.is_dictionary(kind):
-        words = np.append(_lengths(values.dictionary), 0)
+        words = np.append(_value_lengths(values.dictionary), 0)
         return words[values.indices.fill_null(len(values.dictionary)).to_numpy(zero_copy_only=False)]
     if _is_view(kind):  # 16 bytes each, of which the first 4 are the length
         views = np.frombuffer(values.buffers()[1] or b"", np.int32)[4 * values.offset :: 4][: len(values)]
@@ -101,25 +103,29 @@ def _lengths(values: pa.Array) -> Any:
 # -- unpacked ----------------------------------------------------------------------------------------------------------
 
 
-def _header(data: bytes | bytearray, at: int) -> tuple[int, int, int]:
+def _read_header(data: bytes | bytearray, offset: int) -> tuple[int, int, int]:
     """The kind of a message, where its header is, and the bytes of its body. Kind 0: one without rows."""
-    message = _reference(data, at)
-    kind, header, rest = _field(data, message, 1), _field(data, message, 2), _field(data, message, 3)
+    message = _follow_offset(data, offset)
+    kind, header, rest = (
+        _field_offset(data, message, 1),
+        _field_offset(data, message, 2),
+        _field_offset(data, message, 3),
+    )
     length: int = 0 if rest is None else _LONG.unpack_from(data, rest)[0]
     if kind is None or header is None or data[kind] not in (_DICTIONARY, _BATCH):
         return 0, 0, length
-    return data[kind], _reference(data, header), length
+    return data[kind], _follow_offset(data, header), length
 
 
-def _unpacked(data: bytes | bytearray, batch: int, body: int, length: int) -> int:
+def _decompressed_bytes(data: bytes | bytearray, batch: int, body: int, length: int) -> int:
     """Of a batch, whose buffers lie in so many bytes from `body` on."""
-    buffers = _field(data, batch, 2)
-    if _field(data, batch, 3) is None or buffers is None:
+    buffers = _field_offset(data, batch, 2)
+    if _field_offset(data, batch, 3) is None or buffers is None:
         return 0
-    begin, size = _reference(data, buffers), 0
+    begin, size = _follow_offset(data, buffers), 0
     (count,) = _COUNT.unpack_from(data, begin)
     for number in range(count):
-        offset, packed = _PLACE.unpack_from(data, begin + 4 + 16 * number)
+        offset, packed = _BUFFER.unpack_from(data, begin + 4 + 16 * number)
         if packed >= 8:
             if not 0 <= offset <= length - 8:
                 raise ValueError("a buffer lies elsewhere")
@@ -127,12 +133,12 @@ def _unpacked(data: bytes | bytearray, batch: int, body: int, length: int) -> in
     return size
 
 
-def _reference(data: bytes | bytearray, at: int) -> int:
+def _follow_offset(data: bytes | bytearray, offset: int) -> int:
     """What the offset at a place leads to."""
-    return at + int(_COUNT.unpack_from(data, at)[0])
+    return offset + int(_COUNT.unpack_from(data, offset)[0])
 
 
-def _field(data: bytes | bytearray, table: int, number: int) -> int | None:
+def _field_offset(data: bytes | bytearray, table: int, number: int) -> int | None:
     """The place of a field of a table; None if it is not there."""
     places = table - int(_INT.unpack_from(data, table)[0])
     if 4 + 2 * number >= _SHORT.unpack_from(data, places)[0]:

@@ -16,88 +16,88 @@ from typing import Any
 import pyarrow as pa
 
 from viewkeeper.model.display import csv_field
-from viewkeeper.server.errors import Refused
-from viewkeeper.server.http.json_values import distinct, dumps, rows_of
+from viewkeeper.server.errors import HttpStatusError
+from viewkeeper.server.http.json_values import encode_json, json_rows, number_duplicate_names
 
 JSON, LINES, CSV, ARROW = "application/json", "application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream"
 EVENTS = "text/event-stream"
 ROWS = (JSON, LINES, CSV, ARROW)
-_SAME = {"application/jsonl": LINES, "application/json-lines": LINES, "application/ndjson": LINES}
+_MEDIA_ALIASES = {"application/jsonl": LINES, "application/json-lines": LINES, "application/ndjson": LINES}
 
 
-def chosen(accept: str | None, offered: tuple[str, ...] = ROWS) -> str:
+def choose_media_type(accept: str | None, offered: tuple[str, ...] = ROWS) -> str:
     """The best of the offered media types for an Accept header; the first where it does not care."""
     if not accept or accept == "*/*":
         return offered[0]
     wanted: list[tuple[float, int, str]] = []
     for place, part in enumerate(accept.split(",")):
         name, *parameters = (p.strip().lower() for p in part.split(";"))
-        quality = next((_quality(p[2:]) for p in parameters if p.startswith("q=")), 1.0)
+        quality = next((_parse_quality(p[2:]) for p in parameters if p.startswith("q=")), 1.0)
         if quality > 0:
-            wanted.append((-quality, place, _SAME.get(name, name)))
+            wanted.append((-quality, place, _MEDIA_ALIASES.get(name, name)))
     for _, _, name in sorted(wanted):
         for media in offered:
             if name in (media, "*/*") or (name.endswith("/*") and media.startswith(name[:-1])):
                 return media
-    raise Refused(406, f"There is no {accept[:80]!r} of this.", f"Accept one of: {', '.join(offered)}.")
+    raise HttpStatusError(406, f"There is no {accept[:80]!r} of this.", f"Accept one of: {', '.join(offered)}.")
 
 
-def _quality(text: str) -> float:
+def _parse_quality(text: str) -> float:
     try:
         return min(max(float(text), 0.0), 1.0)
     except ValueError:
         return 0.0
 
 
-class Writer(ABC):
+class RowWriter(ABC):
     """Rows of one schema, written piece by piece: `first`, `more` for each piece, `last`."""
 
     def __init__(self, schema: pa.Schema, native: bool) -> None:
         self.schema, self.native = schema, native
 
-    def first(self) -> bytes:
+    def begin(self) -> bytes:
         return b""
 
     @abstractmethod
-    def more(self, rows: pa.Table) -> bytes: ...
+    def write(self, rows: pa.Table) -> bytes: ...
 
-    def last(self, about: Mapping[str, Any]) -> bytes:
+    def finish(self, metadata: Mapping[str, Any]) -> bytes:
         """The end. `about`: what is said beside the rows, where the format has room for it."""
         return b""
 
-    def whole(self, rows: pa.Table, about: Mapping[str, Any]) -> bytes:
-        return self.first() + self.more(rows) + self.last(about)
+    def write_all(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bytes:
+        return self.begin() + self.write(rows) + self.finish(metadata)
 
 
-class _Json(Writer):
-    _begun = False
+class _JsonWriter(RowWriter):
+    _has_rows = False
 
-    def first(self) -> bytes:
+    def begin(self) -> bytes:
         return b'{"rows":['
 
-    def more(self, rows: pa.Table) -> bytes:
-        inner = dumps(rows_of(rows, self.native))[1:-1]
+    def write(self, rows: pa.Table) -> bytes:
+        inner = encode_json(json_rows(rows, self.native))[1:-1]
         if not inner:
             return b""
-        before, self._begun = b"," if self._begun else b"", True
+        before, self._has_rows = b"," if self._has_rows else b"", True
         return before + inner
 
-    def last(self, about: Mapping[str, Any]) -> bytes:
-        rest = dumps(dict(about))[1:]
-        return b"]" + (b"," if about else b"") + rest
+    def finish(self, metadata: Mapping[str, Any]) -> bytes:
+        rest = encode_json(dict(metadata))[1:]
+        return b"]" + (b"," if metadata else b"") + rest
 
 
-class _Lines(Writer):
-    def more(self, rows: pa.Table) -> bytes:
-        return b"".join(dumps(row) + b"\n" for row in rows_of(rows, self.native))
+class _JsonLinesWriter(RowWriter):
+    def write(self, rows: pa.Table) -> bytes:
+        return b"".join(encode_json(row) + b"\n" for row in json_rows(rows, self.native))
 
 
-class _Csv(Writer):
-    def first(self) -> bytes:
-        return (",".join(_csv_cell(name) for name in distinct(self.schema.names)) + "\r\n").encode()
+class _CsvWriter(RowWriter):
+    def begin(self) -> bytes:
+        return (",".join(_csv_cell(name) for name in number_duplicate_names(self.schema.names)) + "\r\n").encode()
 
-    def more(self, rows: pa.Table) -> bytes:
-        found = rows_of(rows, native=False)
+    def write(self, rows: pa.Table) -> bytes:
+        found = json_rows(rows, native=False)
         return "".join(",".join(_csv_cell(v) for v in row.values()) + "\r\n" for row in found).encode()
 
 
@@ -106,44 +106,49 @@ def _csv_cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return csv_field(dumps(value).decode() if isinstance(value, (list, dict)) else str(value))
+    return csv_field(encode_json(value).decode() if isinstance(value, (list, dict)) else str(value))
 
 
-class Parts(io.RawIOBase):
+class ChunkBuffer(io.RawIOBase):
     """Takes what is written to it, until it is taken away."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._chunks: list[bytes] = []
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
-        return len(self._parts[-1])
+        self._chunks.append(bytes(data))
+        return len(self._chunks[-1])
 
-    def taken(self) -> bytes:
-        found, self._parts = b"".join(self._parts), []
+    def drain(self) -> bytes:
+        found, self._chunks = b"".join(self._chunks), []
         return found
 
 
-class _Arrow(Writer):
+class _ArrowWriter(RowWriter):
     def __init__(self, schema: pa.Schema, native: bool) -> None:
         super().__init__(schema, native)
-        self._parts = Parts()
-        self._stream = pa.ipc.new_stream(self._parts, schema)
+        self._buffer = ChunkBuffer()
+        self._stream = pa.ipc.new_stream(self._buffer, schema)
 
-    def more(self, rows: pa.Table) -> bytes:
+    def write(self, rows: pa.Table) -> bytes:
         self._stream.write_table(rows)
-        return self._parts.taken()
+        return self._buffer.drain()
 
-    def last(self, about: Mapping[str, Any]) -> bytes:
+    def finish(self, metadata: Mapping[str, Any]) -> bytes:
         self._stream.close()
-        return self._parts.taken()
+        return self._buffer.drain()
 
 
-_WRITERS: Mapping[str, type[Writer]] = {JSON: _Json, LINES: _Lines, CSV: _Csv, ARROW: _Arrow}
+_WRITERS: Mapping[str, type[RowWriter]] = {
+    JSON: _JsonWriter,
+    LINES: _JsonLinesWriter,
+    CSV: _CsvWriter,
+    ARROW: _ArrowWriter,
+}
 
 
-def writer(media: str, schema: pa.Schema, native: bool = False) -> Writer:
+def create_writer(media: str, schema: pa.Schema, native: bool = False) -> RowWriter:
     return _WRITERS[media](schema, native)

@@ -30,12 +30,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Convert = Callable[[Any], Any]
+Converter = Callable[[Any], Any]
 _MICROSECOND = timedelta(microseconds=1)
-_PLAIN_SCALE = 6
+_MAX_PLAIN_SCALE = 6
 
 
-def dumps(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     return orjson.dumps(value, default=str)
 
 
@@ -43,95 +43,95 @@ def dumps(value: Any) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def converters(schema: pa.Schema, native: bool) -> tuple[tuple[str, Convert], ...]:
+def column_converters(schema: pa.Schema, native: bool) -> tuple[tuple[str, Converter], ...]:
     """For the columns whose Python values are not JSON's own: what makes them so."""
-    found = ((field.name, _convert(field.type, native)) for field in schema)
+    found = ((field.name, _converter_of(field.type, native)) for field in schema)
     return tuple((name, convert) for name, convert in found if convert is not None)
 
 
-def row_bytes(row: dict[str, Any], convert: Sequence[tuple[str, Convert]]) -> bytes:
+def encode_row(row: dict[str, Any], converters: Sequence[tuple[str, Converter]]) -> bytes:
     """A row as `Store.get` gives it."""
-    for name, made in convert:
+    for name, made in converters:
         value = row[name]
         if value is not None:
             row[name] = made(value)
     return orjson.dumps(row)
 
 
-def _convert(kind: pa.DataType, native: bool) -> Convert | None:
-    if pa.types.is_int64(kind):
+def _converter_of(type_: pa.DataType, native: bool) -> Converter | None:
+    if pa.types.is_int64(type_):
         return None if native else str
-    if pa.types.is_decimal(kind):
-        return _raw if native else _plain
-    if pa.types.is_floating(kind):
-        return _finite
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _base64
-    if pa.types.is_timestamp(kind):
-        return _time
-    if pa.types.is_duration(kind):
-        return _span
-    if pa.types.is_nested(kind):
-        return _nested(kind, native)
-    return date.isoformat if pa.types.is_date(kind) else None
+    if pa.types.is_decimal(type_):
+        return _decimal_number if native else _decimal_text
+    if pa.types.is_floating(type_):
+        return _float_json
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+        return _encode_base64
+    if pa.types.is_timestamp(type_):
+        return _format_timestamp
+    if pa.types.is_duration(type_):
+        return _format_interval
+    if pa.types.is_nested(type_):
+        return _nested_converter(type_, native)
+    return date.isoformat if pa.types.is_date(type_) else None
 
 
-def _nested(kind: pa.DataType, native: bool) -> Convert:
+def _nested_converter(type_: pa.DataType, native: bool) -> Converter:
     """What is inside of a value follows the same rules."""
-    if pa.types.is_struct(kind):
-        fields = {field.name: _within(field.type, native) for field in kind}
+    if pa.types.is_struct(type_):
+        fields = {field.name: _nullable_converter(field.type, native) for field in type_}
         return lambda value: {name: fields[name](inside) for name, inside in value.items()}
-    if pa.types.is_map(kind):
-        key, item = _within(kind.key_type, native), _within(kind.item_type, native)
+    if pa.types.is_map(type_):
+        key, item = _nullable_converter(type_.key_type, native), _nullable_converter(type_.item_type, native)
         return lambda value: [[key(k), item(v)] for k, v in value]
-    element = _within(kind.value_type, native)
+    element = _nullable_converter(type_.value_type, native)
     return lambda value: [element(v) for v in value]
 
 
-def _within(kind: pa.DataType, native: bool) -> Convert:
-    made = _convert(kind, native)
+def _nullable_converter(type_: pa.DataType, native: bool) -> Converter:
+    made = _converter_of(type_, native)
     return (lambda value: value) if made is None else lambda value: None if value is None else made(value)
 
 
-def _plain(value: Decimal) -> str:
+def _decimal_text(value: Decimal) -> str:
     return format(value, "f")
 
 
-def _raw(value: Decimal) -> Any:
+def _decimal_number(value: Decimal) -> Any:
     return orjson.Fragment(format(value, "f"))
 
 
-def _finite(value: float) -> Any:
+def _float_json(value: float) -> Any:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _base64(value: bytes) -> str:
+def _encode_base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _time(value: datetime) -> str:
+def _format_timestamp(value: datetime) -> str:
     return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _span(value: timedelta) -> str:
+def _format_interval(value: timedelta) -> str:
     return f"PT{format(Decimal(value // _MICROSECOND).scaleb(-6).normalize(), 'f')}S"
 
 
 # -- many rows ---------------------------------------------------------------------------------------------------------
 
 
-def rows_of(table: pa.Table, native: bool = False) -> list[dict[str, Any]]:
+def json_rows(table: pa.Table, native: bool = False) -> list[dict[str, Any]]:
     """Rows as objects of JSON's own types. Whole columns are converted by Arrow where it can."""
-    names = distinct(table.column_names)
-    columns = [_column(column, native) for column in table.columns]
+    names = number_duplicate_names(table.column_names)
+    columns = [_column_json(column, native) for column in table.columns]
     if not columns:
         return [{} for _ in range(table.num_rows)]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def distinct(names: Sequence[str]) -> list[str]:
+def number_duplicate_names(names: Sequence[str]) -> list[str]:
     """The names, with a number behind those that were there before: a, b, a_2."""
     found: list[str] = []
     taken = set(names)
@@ -144,19 +144,23 @@ def distinct(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _texts(column: pa.ChunkedArray) -> list[str | None]:
+def _cast_to_text(column: pa.ChunkedArray) -> list[str | None]:
     texts: list[str | None] = column.cast(pa.string()).to_pylist()
     return texts
 
 
-def _column(column: pa.ChunkedArray, native: bool) -> list[Any]:
+def _column_json(column: pa.ChunkedArray, native: bool) -> list[Any]:
     kind = column.type
     if pa.types.is_int64(kind) and not native:
         column = column.cast(pa.string())
     elif pa.types.is_decimal(kind):
         # Of many places Arrow writes small numbers as 1E-10.
-        has_small = kind.scale > _PLAIN_SCALE
-        texts = [None if v is None else _plain(v) for v in column.to_pylist()] if has_small else _texts(column)
+        has_small = kind.scale > _MAX_PLAIN_SCALE
+        texts = (
+            [None if v is None else _decimal_text(v) for v in column.to_pylist()]
+            if has_small
+            else _cast_to_text(column)
+        )
         return texts if not native else [None if t is None else orjson.Fragment(t) for t in texts]
     elif pa.types.is_date(kind):
         column = column.cast(pa.string())
@@ -166,9 +170,9 @@ def _column(column: pa.ChunkedArray, native: bool) -> list[Any]:
     elif pa.types.is_floating(kind):
         values: list[Any] = column.to_pylist()
         if pc.all(pc.is_finite(column)).as_py() is False:
-            return [None if v is None else _finite(v) for v in values]
+            return [None if v is None else _float_json(v) for v in values]
         return values
-    elif (made := _convert(kind, native)) is not None:
+    elif (made := _converter_of(kind, native)) is not None:
         return [None if v is None else made(v) for v in column.to_pylist()]
     found: list[Any] = column.to_pylist()
     return found

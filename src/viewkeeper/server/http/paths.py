@@ -19,24 +19,26 @@ from urllib.parse import unquote_to_bytes
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
-from viewkeeper.model.intake.text import NULL, typed
+from viewkeeper.model.intake.text import NULL, parse_value
 from viewkeeper.model.schema import Column, Table
-from viewkeeper.server.errors import Refused
+from viewkeeper.server.errors import HttpStatusError
 
 
-def text_of(segment: str) -> str:
+def decode_segment(segment: str) -> str:
     """A segment as the text that it stands for."""
     if "%" in segment:
         try:
             segment = unquote_to_bytes(segment).decode("utf-8")
         except UnicodeDecodeError:
-            raise Refused(400, "The path is not percent-encoded UTF-8.", "Encode each segment by itself.") from None
+            raise HttpStatusError(
+                400, "The path is not percent-encoded UTF-8.", "Encode each segment by itself."
+            ) from None
     return segment
 
 
 def name_of(segment: str) -> str:
     """A table's or view's name."""
-    text = text_of(segment)
+    text = decode_segment(segment)
     return text[1:] if text.startswith("~") else text
 
 
@@ -51,19 +53,19 @@ def key_of(table: Table, segments: list[str]) -> tuple[Any, ...]:
             f"The key of {table.name} has {len(columns)} column(s), {len(segments)} segment(s) were given.",
             hint=f"The key is: {names}." if names else "It has one row: name no key.",
         )
-    return tuple(value_of(table, c, text_of(s)) for c, s in zip(columns, segments, strict=True))
+    return tuple(key_value_of(table, c, decode_segment(s)) for c, s in zip(columns, segments, strict=True))
 
 
-def first_of(table: Table, texts: list[str]) -> tuple[Any, ...]:
+def key_prefix_of(table: Table, texts: list[str]) -> tuple[Any, ...]:
     """The values of a key's first columns, from query parameters."""
     if len(texts) > len(table.key_columns):
         raise BadValue(
             f"The key of {table.name} has {len(table.key_columns)} column(s), {len(texts)} values were given.", hint=""
         )
-    return tuple(value_of(table, c, text) for c, text in zip(table.key_columns, texts, strict=False))
+    return tuple(key_value_of(table, c, text) for c, text in zip(table.key_columns, texts, strict=False))
 
 
-def value_of(table: Table, column: Column, text: str) -> Any:
+def key_value_of(table: Table, column: Column, text: str) -> Any:
     """A text as the value of a key column."""
     if text.startswith("~"):
         if text == NULL:
@@ -78,4 +80,4 @@ def value_of(table: Table, column: Column, text: str) -> Any:
             raise BadValue(f"{table.name}.{column.name}: {text[:60]!r} is no base64.", hint="") from None
     if not text.isascii() or len(text) > 100:
         raise BadValue(f"{table.name}.{column.name}: {text[:60]!r} is no {column.type.sql} value.", hint="")
-    return typed(table.name, column.name, column.type, text)
+    return parse_value(table.name, column.name, column.type, text)

@@ -15,7 +15,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_KINDS = {
+_MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -29,17 +29,17 @@ _HEADERS = {
 }
 
 
-class Page:
+class StaticFiles:
     """The files by their path."""
 
     def __init__(self) -> None:
         folder = Path(__file__).parent
         self._files: dict[bytes, Reply] = {}
         for file in sorted(folder.iterdir()):
-            if file.suffix in _KINDS:
+            if file.suffix in _MEDIA_TYPES:
                 body = file.read_bytes()
                 tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-                reply = Reply(200, body, _KINDS[file.suffix], {**_HEADERS, "etag": tag})
+                reply = Reply(200, body, _MEDIA_TYPES[file.suffix], {**_HEADERS, "etag": tag})
                 self._files[f"/page/{file.name}".encode()] = reply
         if b"/page/index.html" in self._files:
             self._files[b"/"] = self._files[b"/page/index.html"]

@@ -11,7 +11,7 @@ whose last bits depend on the order of rows; conversions that Spark makes silent
 that Spark would never look at) is `NotProven`, and Spark's to answer.
 """
 
-from viewkeeper.sql.embedded.coercion import NotProven
-from viewkeeper.sql.embedded.query import Embedded, embedded
+from viewkeeper.sql.embedded.coercion import UnprovenQuery
+from viewkeeper.sql.embedded.query import EmbeddedQuery, compile_embedded
 
-__all__ = ["Embedded", "NotProven", "embedded"]
+__all__ = ["EmbeddedQuery", "UnprovenQuery", "compile_embedded"]

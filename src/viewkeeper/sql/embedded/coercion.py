@@ -18,20 +18,20 @@ from viewkeeper.plan.logical.nodes import Expr
 
 INTEGERS = types.INTEGERS
 _DIGITS = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 20}
-_DATED = (Family.DATE, Family.TIME)
-MOST_DIGITS = 38
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_DATE_FAMILIES = (Family.DATE, Family.TIME)
+MAX_DECIMAL_DIGITS = 38
+_DATE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-class NotProven(Exception):
+class UnprovenQuery(Exception):
     """Nobody has shown that DuckDB means the same; the text says what."""
 
 
-class NotRead(NotProven):
+class UnparsableQuery(UnprovenQuery):
     """DuckDB's parser does not take it: wrong in any SQL, or Spark's own."""
 
 
-class NoColumn(NotProven):
+class UnknownColumn(UnprovenQuery):
     """A name that no column has."""
 
 
@@ -40,62 +40,65 @@ def cast(value: Expr, type_: Type) -> Expr:
         return value
     if value.op == "literal" and value.type in INTEGERS and type_ in INTEGERS[INTEGERS.index(value.type) :]:
         return Expr("literal", type_, value=value.value, nullable=False)
-    if value.op == "literal" and value.type == types.STRING and type_.family in _DATED:
-        return _dated(str(value.value), type_)
+    if value.op == "literal" and value.type == types.STRING and type_.family in _DATE_FAMILIES:
+        return _date_literal(str(value.value), type_)
     return Expr("Cast", type_, (value,), ("ANSI",), value.nullable)
 
 
-def _dated(text: str, type_: Type) -> Expr:
+def _date_literal(text: str, type_: Type) -> Expr:
     """A constant date or time, if it is written out in full: then it is what it looks like."""
     try:
-        moment = datetime.strptime(text, "%Y-%m-%d" if _DAY.fullmatch(text) else "%Y-%m-%d %H:%M:%S")
+        moment = datetime.strptime(text, "%Y-%m-%d" if _DATE_PATTERN.fullmatch(text) else "%Y-%m-%d %H:%M:%S")
     except ValueError:
-        raise NotProven(f"the {type_} {text!r}") from None
+        raise UnprovenQuery(f"the {type_} {text!r}") from None
     seconds = int((moment - datetime(1970, 1, 1)).total_seconds())
     value = seconds // 86_400 if type_ == types.DATE else seconds * 1_000_000
-    if type_ == types.DATE and not _DAY.fullmatch(text):
-        raise NotProven(f"the date {text!r}")
+    if type_ == types.DATE and not _DATE_PATTERN.fullmatch(text):
+        raise UnprovenQuery(f"the date {text!r}")
     return Expr("literal", type_, value=value, nullable=False)
 
 
-def common(*exprs: Expr, texts: bool = True) -> tuple[Expr, ...]:
+def coerce_to_common(*exprs: Expr, read_texts_as_dates: bool = True) -> tuple[Expr, ...]:
     """The expressions in the one type in which Spark compares or chooses between them.
 
     `texts`: whether a text constant is read as the date or time that it meets.
     """
-    type_, texts = exprs[0].type, texts and all(e.op == "literal" for e in exprs if e.type == types.STRING)
+    type_, read_texts_as_dates = (
+        exprs[0].type,
+        read_texts_as_dates and all(e.op == "literal" for e in exprs if e.type == types.STRING),
+    )
     for expr in exprs[1:]:
-        type_ = _wider(type_, expr.type, texts)
+        type_ = _common_type(type_, expr.type, read_texts_as_dates)
     return tuple(cast(e, type_) for e in exprs)
 
 
-def _wider(one: Type, other: Type, texts: bool) -> Type:
-    if one == other:
-        return one
-    if one in INTEGERS and other in INTEGERS:
-        return max(one, other, key=INTEGERS.index)
-    for text, dated in ((one, other), (other, one)):
-        if text == types.STRING and dated.family in _DATED and texts:
+def _common_type(left: Type, right: Type, read_texts_as_dates: bool) -> Type:
+    if left == right:
+        return left
+    if left in INTEGERS and right in INTEGERS:
+        return max(left, right, key=INTEGERS.index)
+    for text, dated in ((left, right), (right, left)):
+        if text == types.STRING and dated.family in _DATE_FAMILIES and read_texts_as_dates:
             return dated
         if text == types.TIMESTAMP and dated == types.TIMESTAMP_NTZ:
             return types.TIMESTAMP
         if text == types.DOUBLE and (dated in INTEGERS or types.decimal_digits(dated)):
             return types.DOUBLE
-    a, b = _as_decimal(one), _as_decimal(other)
+    a, b = _decimal_digits(left), _decimal_digits(right)
     if a is None or b is None:
-        raise NotProven(f"{one} with {other}")
+        raise UnprovenQuery(f"{left} with {right}")
     scale = max(a[1], b[1])
     precision = scale + max(a[0] - a[1], b[0] - b[1])
-    if precision > MOST_DIGITS:
-        raise NotProven(f"{one} with {other}")
+    if precision > MAX_DECIMAL_DIGITS:
+        raise UnprovenQuery(f"{left} with {right}")
     return types.decimal(precision, scale)
 
 
-def _as_decimal(type_: Type) -> tuple[int, int] | None:
+def _decimal_digits(type_: Type) -> tuple[int, int] | None:
     return (_DIGITS[type_], 0) if type_ in _DIGITS else types.decimal_digits(type_)
 
 
-def in_digits(number: Expr) -> Expr:
+def cast_to_decimal(number: Expr) -> Expr:
     """An integer that meets a decimal: a constant has its own digits, a column those of its type."""
     if number.type not in INTEGERS:
         return number
@@ -103,9 +106,9 @@ def in_digits(number: Expr) -> Expr:
     return cast(number, types.decimal(digits, 0))
 
 
-def fitted(precision: int, scale: int) -> Type:
+def bounded_decimal(precision: int, scale: int) -> Type:
     """The decimal type of so many digits; where they are too many, digits after the point go, down to six."""
-    if precision > MOST_DIGITS:
-        scale = max(MOST_DIGITS - (precision - scale), min(scale, 6))
-        precision = MOST_DIGITS
+    if precision > MAX_DECIMAL_DIGITS:
+        scale = max(MAX_DECIMAL_DIGITS - (precision - scale), min(scale, 6))
+        precision = MAX_DECIMAL_DIGITS
     return types.decimal(precision, scale)

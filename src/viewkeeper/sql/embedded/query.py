@@ -13,13 +13,13 @@ from viewkeeper import expressions
 from viewkeeper.model import types
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.names import quoted
-from viewkeeper.resources.memory import Memory
-from viewkeeper.resources.prepared_statements import Duck, connect
-from viewkeeper.sql.embedded.builder import Builder, Input
-from viewkeeper.sql.embedded.coercion import NotProven, NotRead
-from viewkeeper.sql.embedded.typing import Field
-from viewkeeper.sql.query_limits import Leash
-from viewkeeper.syntax.cursor import statements
+from viewkeeper.resources.memory import MemoryBudget
+from viewkeeper.resources.prepared_statements import PreparedStatements, connect
+from viewkeeper.sql.embedded.builder import StatementBuilder, TableInput
+from viewkeeper.sql.embedded.coercion import UnparsableQuery, UnprovenQuery
+from viewkeeper.sql.embedded.typing import ScopeField
+from viewkeeper.sql.query_limits import QueryLimits
+from viewkeeper.syntax.cursor import split_statements
 
 # From Spark's spelling to a tree: our lexer cuts the text as Spark does, DuckDB's parser reads it.
 #
@@ -27,29 +27,29 @@ from viewkeeper.syntax.cursor import statements
 # write otherwise (`<=>`, `div`, `RLIKE`, hints, LATERAL VIEW) does not parse, or is a node that nobody here knows.
 
 
-_PLACES = ("query_location", "query_location_length")
+_LOCATION_KEYS = ("query_location", "query_location_length")
 
 
-def tree(connection: Any, query: str) -> dict[str, Any]:
+def parse_query(connection: Any, query: str) -> dict[str, Any]:
     """The parser's tree of the query, without what is empty or says only where a thing stands."""
     import duckdb
 
     try:
-        (text,) = connection.execute("SELECT json_serialize_sql(?)", [respelled(query)]).fetchone()
+        (text,) = connection.execute("SELECT json_serialize_sql(?)", [spell_for_duckdb(query)]).fetchone()
     except duckdb.Error as error:
-        raise NotRead(f"DuckDB does not read it ({str(error).splitlines()[0]})") from error
+        raise UnparsableQuery(f"DuckDB does not read it ({str(error).splitlines()[0]})") from error
     found = json.loads(text)
     if found.get("error") or len(found["statements"]) != 1:
-        raise NotRead(f"DuckDB does not read it ({found.get('error_message', 'not one query')})")
-    node: dict[str, Any] = _pruned(found["statements"][0])["node"]
+        raise UnparsableQuery(f"DuckDB does not read it ({found.get('error_message', 'not one query')})")
+    node: dict[str, Any] = _prune_tree(found["statements"][0])["node"]
     return node
 
 
-def respelled(query: str) -> str:
+def spell_for_duckdb(query: str) -> str:
     """The text as DuckDB spells it."""
-    found = list(statements(query))
+    found = list(split_statements(query))
     if len(found) != 1:
-        raise NotRead("it is not one query")
+        raise UnparsableQuery("it is not one query")
     parts: list[str] = []
     end = found[0][0].start
     for token in found[0]:
@@ -62,18 +62,20 @@ def respelled(query: str) -> str:
         elif token.kind == "text":
             parts.append("'" + token.value.replace("'", "''") + "'")
         elif token.kind == "bytes" or (token.kind == "number" and written != token.value):
-            raise NotProven(f"{written} is a literal of Spark's own kind")
+            raise UnprovenQuery(f"{written} is a literal of Spark's own kind")
         elif token.kind == "sign" and written in "$?#@":
-            raise NotProven(f"{written} means something else to DuckDB")
+            raise UnprovenQuery(f"{written} means something else to DuckDB")
         else:
             parts.append(written)
     return "".join(parts)
 
 
-def _pruned(node: Any) -> Any:
+def _prune_tree(node: Any) -> Any:
     if isinstance(node, dict):
-        return {k: _pruned(v) for k, v in node.items() if k not in _PLACES and v not in ("", None, [], False)}
-    return [_pruned(v) for v in node] if isinstance(node, list) else node
+        return {
+            k: _prune_tree(v) for k, v in node.items() if k not in _LOCATION_KEYS and v not in ("", None, [], False)
+        }
+    return [_prune_tree(v) for v in node] if isinstance(node, list) else node
 
 
 _PIECE_ROWS = 50_000
@@ -81,55 +83,62 @@ _PIECE_ROWS = 50_000
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedQuery:
     """`sql` reads the inputs by their names; its columns are called as in `fields` inside."""
 
     sql: str
-    inputs: tuple[Input, ...]
-    fields: tuple[Field, ...]
+    inputs: tuple[TableInput, ...]
+    fields: tuple[ScopeField, ...]
 
     def run(
         self,
-        read: Callable[[Sequence[Input]], Sequence[pa.Table]],
-        memory: Memory,
-        leash: Leash | None = None,
+        read: Callable[[Sequence[TableInput]], Sequence[pa.Table]],
+        memory: MemoryBudget,
+        query_limits: QueryLimits | None = None,
     ) -> pa.Table:
         """The answer. `read` gives the rows of the inputs, with the columns that they name, all of one state."""
-        tables = {i.name: _inside(i, rows) for i, rows in zip(self.inputs, read(self.inputs), strict=True)}
-        schema = pa.schema([pa.field(f.name, types.outside(f.type), f.nullable) for f in self.fields])
+        tables = {i.name: _internal_rows(i, rows) for i, rows in zip(self.inputs, read(self.inputs), strict=True)}
+        schema = pa.schema([pa.field(f.name, types.external_type(f.type), f.nullable) for f in self.fields])
         inside = pa.schema([pa.field(f.name, types.arrow(f.type)) for f in self.fields])
-        if leash is None:
-            with Duck(expressions.setup, memory=memory) as duck:
+        if query_limits is None:
+            with PreparedStatements(expressions.register_functions, memory=memory) as duck:
                 found = duck.run(self.sql, **tables)
         else:
-            with Duck(expressions.setup, memory=memory) as duck, leash.held(duck.interrupt):
-                found = leash.gathered(duck.stream(self.sql, _PIECE_ROWS, **tables), inside)
+            with (
+                PreparedStatements(expressions.register_functions, memory=memory) as duck,
+                query_limits.on_stop(duck.interrupt),
+            ):
+                found = query_limits.collect(duck.stream(self.sql, _PIECE_ROWS, **tables), inside)
         return found.rename_columns(schema.names).cast(inside).cast(schema)
 
 
-def embedded(catalog: Catalog, query: str) -> Embedded:
+def compile_embedded(catalog: Catalog, query: str) -> EmbeddedQuery:
     """The query for DuckDB; raises NotProven, with the reason, if it is Spark's to answer."""
-    builder = Builder(catalog)
+    builder = StatementBuilder(catalog)
     try:
         with connect(threads=1) as connection:
-            node = tree(connection, query)
-        made = builder.query(node, {})
+            node = parse_query(connection, query)
+        made = builder.build_query(node, {})
     except RecursionError:
-        raise NotProven("it is nested too deeply") from None
+        raise UnprovenQuery("it is nested too deeply") from None
     names = [f.name.lower() for f in made.fields]
     if len(set(names)) < len(names):
-        raise NotProven("two columns of one name")
-    return Embedded(made.text, tuple(_narrowed(i, builder) for i in builder.inputs), made.fields)
+        raise UnprovenQuery("two columns of one name")
+    return EmbeddedQuery(made.text, tuple(_prune_input(i, builder) for i in builder.inputs), made.fields)
 
 
-def _narrowed(one: Input, builder: Builder) -> Input:
+def _prune_input(table_input: TableInput, builder: StatementBuilder) -> TableInput:
     """With the columns that are used (one, at least, says how many rows there are), and the rows that are wanted."""
-    wanted = {q: name for q, name in one.columns.items() if q in builder.used}
-    terms = tuple(replace(t, column=one.columns[t.column]) for t in builder.terms if t.column in one.columns)
-    return Input(one.name, one.table, wanted or dict(list(one.columns.items())[:1]), terms)
+    wanted = {q: name for q, name in table_input.columns.items() if q in builder.used_columns}
+    terms = tuple(
+        replace(t, column=table_input.columns[t.column]) for t in builder.terms if t.column in table_input.columns
+    )
+    return TableInput(table_input.name, table_input.table, wanted or dict(list(table_input.columns.items())[:1]), terms)
 
 
-def _inside(one: Input, rows: pa.Table) -> pa.Table:
-    chosen = rows.select(list(one.columns.values()))
-    schema = pa.schema([pa.field(c, types.arrow(one.table.by_name[c.lower()].type)) for c in one.columns.values()])
-    return chosen.cast(schema).rename_columns(list(one.columns))
+def _internal_rows(table_input: TableInput, rows: pa.Table) -> pa.Table:
+    chosen = rows.select(list(table_input.columns.values()))
+    schema = pa.schema(
+        [pa.field(c, types.arrow(table_input.table.by_name[c.lower()].type)) for c in table_input.columns.values()]
+    )
+    return chosen.cast(schema).rename_columns(list(table_input.columns))

@@ -20,7 +20,7 @@ R = TypeVar("R")
 class Capabilities:
     """What a store can do. Never stated stronger than it is."""
 
-    change_feed: bool
+    changelog: bool
     """`changes` gives what was written between two positions."""
     atomic_batch: bool
     """All rows of a write call, and all writes of a commit, become visible together."""
@@ -33,16 +33,16 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteResult:
     """The outcome of a write call: its position, rows that really changed, and whether the call was atomic."""
 
     position: int
-    changed: int
+    changed_rows: int
     atomic: bool
 
 
 @dataclass(frozen=True)
-class Seen:
+class CaptureMark:
     """What was seen of a table up to a cut, where a write can become visible after later ones: a store's own business.
 
     This one is of a store in which it cannot. It belongs to whoever was given it: a batch publishes what its capture
@@ -58,7 +58,7 @@ class Batch:
     number: int
     cut: int
     record: Mapping[str, Any]
-    seen: Mapping[int, Seen] = field(default_factory=dict)
+    capture_marks: Mapping[int, CaptureMark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class StreamChange:
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedKeys:
     """What a feed without before-images knows: keys that were written, and those of their rows that are there."""
 
     keys: pa.Table | None
@@ -91,7 +91,7 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Reject:
+class RejectedRow:
     """A row of a table that others write which cannot be read: its key in the store, why, and since when."""
 
     key: bytes
@@ -100,47 +100,47 @@ class Reject:
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingChanges:
     """What waits in the log after a position."""
 
     calls: int
     """Write calls; where positions are times, the distinct times of each table's rows: a call whose rows lie in several
     regions may have several."""
     rows: int
-    oldest: float | None
+    oldest_time: float | None
     """Time (seconds since 1970) of the oldest waiting call."""
-    first: int | None = None
+    first_position: int | None = None
     """Position of the oldest waiting call, where the store knows it."""
-    last: int | None = None
+    last_position: int | None = None
     """Position of the newest waiting call, where the store knows it."""
     size: int = 0
     """Bytes of what waits, where the store knows it."""
-    by_table: Mapping[int, int] = field(default_factory=dict)
+    rows_by_table: Mapping[int, int] = field(default_factory=dict)
     """The rows of each table, where the store knows them."""
 
     @property
-    def is_one_call(self) -> bool:
+    def is_single_call(self) -> bool:
         """Whether all of it is known to be of one write call, which is not cut."""
-        return self.calls == 1 and bool(self.by_table)
+        return self.calls == 1 and bool(self.rows_by_table)
 
-    def of(self, table: int) -> Pending | None:
+    def for_table(self, table: int) -> PendingChanges | None:
         """What of it waits for one of the tables; None where that must be looked for."""
-        if not self.is_one_call:
+        if not self.is_single_call:
             return None
-        rows = self.by_table.get(table)
-        return Pending(0, 0, None) if rows is None else replace(self, rows=rows, by_table={table: rows})
+        rows = self.rows_by_table.get(table)
+        return PendingChanges(0, 0, None) if rows is None else replace(self, rows=rows, rows_by_table={table: rows})
 
 
 @dataclass(frozen=True)
-class Touched:
+class ChangedTable:
     """What a span of the log did to one table or view: its last position there, and how many rows it changed."""
 
     position: int
-    rows: int
+    changed_rows: int
 
 
 @dataclass(frozen=True)
-class Hold:
+class LogHold:
     """Somebody needs the log after `position`, until `expiry` (seconds since 1970; None: until released)."""
 
     name: str
@@ -158,7 +158,7 @@ class Finding:
     advice: str = ""
 
 
-class Pinned(ABC):
+class StoreSnapshot(ABC):
     """One state of the whole database that stays readable, whatever is written meanwhile, until it is closed.
 
     Views are those of `batch`. A base table is read as it was at `batch.cut`.
@@ -193,20 +193,20 @@ class Pinned(ABC):
         """The stored rows of these keys (key columns), in any order; absent keys are left out."""
 
     @abstractmethod
-    def later(self, table: Table) -> Changed | None:
+    def changed_since_cut(self, table: Table) -> ChangedKeys | None:
         """What write calls did to a base table after the cut: their keys, and the rows of these as they are, in this
         state; None if nothing. `at_cut` rows without these keys, and with these rows, are the table as it is."""
 
-    def images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
+    def row_images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
         """Each changed row of a table in calls after a position, in their order, as it was and as it is then (empty:
         none), encoded (`model.codec`); None if the log does not have them so."""
         return None
 
-    def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
+    def size(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> int:
         """How many rows a key range holds, as the table is; counted up to `most`."""
         keys = [c.name for c in table.key_columns]
         found = 0
-        for batch in self.scan(table, columns=keys, start=start, stop=stop, limit=most, at_cut=False):
+        for batch in self.scan(table, columns=keys, start=start, stop=stop, limit=limit, at_cut=False):
             found += batch.num_rows
         return found
 
@@ -215,13 +215,13 @@ class Pinned(ABC):
         """Let go of the state; again is no error. Reading it afterwards raises SnapshotGone."""
 
 
-class Spread(Protocol):
+class ParallelMap(Protocol):
     """Does pieces of work, maybe in other processes, and gives their results in the pieces' order."""
 
     def __call__(self, work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]: ...
 
 
-class Begun(Protocol):
+class OpenCommit(Protocol):
     """A commit whose batch is still worked out. Until it is made nothing has happened; writers wait from the first
     change on."""
 
@@ -231,7 +231,7 @@ class Begun(Protocol):
     def apply(self, table: Table, encoded: pa.Table) -> None:
         """These changes of a table are part of the batch. An error leaves it to be given up."""
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Nothing of it happens; no error if it was committed, or nothing was applied."""
 
 
@@ -239,7 +239,7 @@ class Lease(Protocol):
     """The right to maintain, until released or the process ends."""
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether somebody else may have it by now: whoever held it must not change anything any more."""
 
     def release(self) -> None: ...

@@ -13,77 +13,77 @@ from viewkeeper.model.schema import Table
 from viewkeeper.store.contract import lazy_reads
 from viewkeeper.store.contract.commits import (
     Batch,
-    Begun,
-    Changed,
-    Hold,
+    CaptureMark,
+    ChangedKeys,
+    ChangedTable,
     Lease,
-    Pending,
-    Pinned,
-    Reject,
-    Seen,
-    Spread,
+    LogHold,
+    OpenCommit,
+    ParallelMap,
+    PendingChanges,
+    RejectedRow,
+    StoreSnapshot,
     StreamChange,
-    Touched,
     ViewChange,
-    Written,
+    WriteResult,
 )
 from viewkeeper.store.contract.store import Store
-from viewkeeper.store.contract.tables import Feed, Leasing, Publishing, Records, Rows
+from viewkeeper.store.contract.tables import BatchCommits, CatalogStore, ChangeLog, LeaseStore, TableStore
 
 
-class StoreOfParts(Store):
+class DelegatingStore(Store):
     """What is asked of it, the part does that it belongs to; what is asked of lazy views, who works them out."""
 
-    answers_lazily = True
-    records: Records
-    rows: Rows
-    feed: Feed
-    publishing: Publishing
-    leasing: Leasing
+    can_read_lazy_views = True
+    catalog_store: CatalogStore
+    table_store: TableStore
+    changelog: ChangeLog
+    batch_commits: BatchCommits
+    lease_store: LeaseStore
 
     # -- records ------------------------------------------------------------------------------------------------------
 
     def catalog(self) -> Catalog:
-        return self.records.catalog()
+        return self.catalog_store.catalog()
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
-        return self.records.change_catalog(change)
+        return self.catalog_store.change_catalog(change)
 
     def note(self, name: str) -> Mapping[str, Any] | None:
-        return self.records.note(name)
+        return self.catalog_store.note(name)
 
     def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
-        self.records.put_note(name, note)
+        self.catalog_store.put_note(name, note)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def drop_rows(self, table: Table) -> None:
-        self.rows.drop_rows(table)
+        self.table_store.drop_rows(table)
 
-    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
-        return self.rows.write(table, puts, deletes)
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> WriteResult:
+        return self.table_store.write(table, puts, deletes)
 
-    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
-        return self.rows.write_once(table, puts, deletes, writer, number)
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> WriteResult:
+        return self.table_store.write_once(table, puts, deletes, writer, number)
 
-    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
-        return self.rows.update(table, key, columns)
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> WriteResult:
+        return self.table_store.update(table, key, columns)
 
-    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
-        self.rows.place(view, changes)
+    def load_synchronous_view(self, view: View, changes: Sequence[ViewChange]) -> None:
+        self.table_store.load_synchronous_view(view, changes)
 
-    def follow(
+    def catch_up_synchronous_view(
         self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
     ) -> tuple[int, bool]:
-        return self.rows.follow(view, after, publish)
+        return self.table_store.catch_up_synchronous_view(view, after, publish)
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        return self.rows.get(table, key) if not table.is_lazy else lazy_reads.get(self, table, key)
+        return self.table_store.get(table, key) if not table.is_lazy else lazy_reads.get(self, table, key)
 
-    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+    def get_rows(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         if table.is_lazy:
             return lazy_reads.find(self, table, keys, columns)
-        return self.rows.get_many(table, keys, columns)
+        return self.table_store.get_rows(table, keys, columns)
 
     def scan(
         self,
@@ -96,139 +96,139 @@ class StoreOfParts(Store):
     ) -> Iterator[pa.RecordBatch]:
         if table.is_lazy:
             return lazy_reads.scan(self, table, columns, start, stop, limit)
-        return self.rows.scan(table, columns, start=start, stop=stop, limit=limit)
+        return self.table_store.scan(table, columns, start=start, stop=stop, limit=limit)
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
     ) -> Iterator[pa.RecordBatch]:
-        lazy_reads.refuse_past(table)
-        return self.rows.scan_at(table, columns, cut, start=start, stop=stop)
+        lazy_reads.check_has_past(table)
+        return self.table_store.scan_at(table, columns, cut, start=start, stop=stop)
 
-    def scan_text(self, table: Table, columns: Sequence[str]) -> str | None:
-        return self.rows.scan_text(table, columns)
+    def describe_scan(self, table: Table, columns: Sequence[str]) -> str | None:
+        return self.table_store.describe_scan(table, columns)
 
-    def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
-        return self.rows.watch(table, cut, seen)
+    def capture_mark(self, table: Table, cut: int, expected: CaptureMark | None = None) -> CaptureMark | None:
+        return self.table_store.capture_mark(table, cut, expected)
 
     def has_moved(self, table: Table, cut: int) -> bool:
-        return self.rows.has_moved(table, cut)
+        return self.table_store.has_moved(table, cut)
 
     def range_keys(self, table: Table, rows: pa.Table) -> pa.Array:
-        return encode_keys(table, rows) if table.is_lazy else self.rows.range_keys(table, rows)
+        return encode_keys(table, rows) if table.is_lazy else self.table_store.range_keys(table, rows)
 
-    def in_key_order(self, table: Table) -> bool:
-        return table.is_lazy or self.rows.in_key_order(table)
+    def is_in_key_order(self, table: Table) -> bool:
+        return table.is_lazy or self.table_store.is_in_key_order(table)
 
     def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
-        lazy_reads.refuse_past(table)
-        return self.rows.find_at(table, keys, columns, cut)
+        lazy_reads.check_has_past(table)
+        return self.table_store.find_at(table, keys, columns, cut)
 
-    def split_points(self, table: Table, parts: int) -> list[bytes]:
-        return [] if table.is_lazy else self.rows.split_points(table, parts)
+    def split_points(self, table: Table, range_count: int) -> list[bytes]:
+        return [] if table.is_lazy else self.table_store.split_points(table, range_count)
 
     def count(self, table: Table) -> int:
-        return lazy_reads.count(self, table) if table.is_lazy else self.rows.count(table)
+        return lazy_reads.count(self, table) if table.is_lazy else self.table_store.count(table)
 
-    def rejects(self, table: Table) -> list[Reject]:
-        return self.rows.rejects(table)
+    def rejected_rows(self, table: Table) -> list[RejectedRow]:
+        return self.table_store.rejected_rows(table)
 
-    def pin(self) -> Pinned:
-        return lazy_reads.answered(self, self.rows.pin())
+    def open_snapshot(self) -> StoreSnapshot:
+        return lazy_reads.with_lazy_views(self, self.table_store.open_snapshot())
 
     # -- feed ---------------------------------------------------------------------------------------------------------
 
     def head(self) -> int:
-        return self.feed.head()
+        return self.changelog.head()
 
-    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
-        return self.feed.changes(table, columns, after, upto)
+    def changes(self, table: Table, columns: Sequence[str], after: int, up_to: int) -> pa.Table:
+        return self.changelog.changes(table, columns, after, up_to)
 
-    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
-        return self.feed.net_changes(table, columns, after, upto)
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, up_to: int) -> pa.Table | None:
+        return self.changelog.net_changes(table, columns, after, up_to)
 
-    def part_of_changes(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    def changes_partition(
+        self, table: Table, columns: Sequence[str], after: int, up_to: int, partition: int, partition_count: int
     ) -> pa.Table:
-        return self.feed.part_of_changes(table, columns, after, upto, part, parts)
+        return self.changelog.changes_partition(table, columns, after, up_to, partition, partition_count)
 
-    def changed(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
-    ) -> tuple[Changed, Seen]:
-        return self.feed.changed(table, columns, after, upto, seen)
+    def changed_keys(
+        self, table: Table, columns: Sequence[str], after: int, up_to: int, capture_mark: CaptureMark | None = None
+    ) -> tuple[ChangedKeys, CaptureMark]:
+        return self.changelog.changed_keys(table, columns, after, up_to, capture_mark)
 
-    def capture_text(self) -> str | None:
-        return self.feed.capture_text()
+    def describe_capture(self) -> str | None:
+        return self.changelog.describe_capture()
 
-    def on_news(self, told: Callable[[], None]) -> None:
-        self.feed.on_news(told)
+    def on_changes(self, notify: Callable[[], None]) -> None:
+        self.changelog.on_changes(notify)
 
-    def work_by(self, spread: Spread | None) -> None:
-        self.feed.work_by(spread)
+    def set_parallel_map(self, parallel_map: ParallelMap | None) -> None:
+        self.changelog.set_parallel_map(parallel_map)
 
-    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
-        return self.feed.pending(after, tables, head)
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> PendingChanges:
+        return self.changelog.pending(after, tables, head)
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
-        return self.feed.cut_after(after, tables, rows)
+        return self.changelog.cut_after(after, tables, rows)
 
     def entries(
-        self, table: Table, columns: Sequence[str], after: int, upto: int
+        self, table: Table, columns: Sequence[str], after: int, up_to: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
-        lazy_reads.refuse_changes(table)
-        return self.feed.entries(table, columns, after, upto)
+        lazy_reads.check_has_changes(table)
+        return self.changelog.entries(table, columns, after, up_to)
 
-    def told_by(self, table: Table) -> Table:
-        return self.feed.told_by(table)
+    def logged_table(self, table: Table) -> Table:
+        return self.changelog.logged_table(table)
 
-    def settled(self, table: Table) -> int:
-        lazy_reads.refuse_changes(table)
-        return self.feed.settled(table)
+    def settled_position(self, table: Table) -> int:
+        lazy_reads.check_has_changes(table)
+        return self.changelog.settled_position(table)
 
-    def touched(self, after: int, upto: int) -> Mapping[int, Touched]:
-        return self.feed.touched(after, upto)
+    def changed_tables(self, after: int, up_to: int) -> Mapping[int, ChangedTable]:
+        return self.changelog.changed_tables(after, up_to)
 
     def log_bytes(self) -> int | None:
-        return self.feed.log_bytes()
+        return self.changelog.log_bytes()
 
-    def truncate(self, upto: int) -> None:
-        self.feed.truncate(upto)
+    def truncate(self, up_to: int) -> None:
+        self.changelog.truncate(up_to)
 
     def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
-        self.feed.hold(name, position, expiry, table=table)
+        self.changelog.hold(name, position, expiry, table=table)
 
     def release_hold(self, name: str) -> None:
-        self.feed.release_hold(name)
+        self.changelog.release_hold(name)
 
-    def holds(self) -> list[Hold]:
-        return self.feed.holds()
+    def holds(self) -> list[LogHold]:
+        return self.changelog.holds()
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def published(self) -> Batch | None:
-        return self.publishing.published()
+    def published_batch(self) -> Batch | None:
+        return self.batch_commits.published_batch()
 
-    def salvaged(self) -> Batch:
-        return self.publishing.salvaged()
+    def salvage_batch(self) -> Batch:
+        return self.batch_commits.salvage_batch()
 
     def commit(
         self,
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
-        begun: Begun | None = None,
+        open_commit: OpenCommit | None = None,
     ) -> None:
-        self.publishing.commit(batch, changes, change_catalog, begun)
+        self.batch_commits.commit(batch, changes, change_catalog, open_commit)
 
-    def begin(self, number: int, tables: Sequence[Table], shares: int) -> Begun | None:
-        return self.publishing.begin(number, tables, shares)
+    def begin_commit(self, number: int, tables: Sequence[Table], share_count: int) -> OpenCommit | None:
+        return self.batch_commits.begin_commit(number, tables, share_count)
 
-    def collect(self) -> None:
-        self.publishing.collect()
+    def collect_garbage(self) -> None:
+        self.batch_commits.collect_garbage()
 
     # -- lease --------------------------------------------------------------------------------------------------------
 
     def acquire_lease(self) -> Lease:
-        return self.leasing.acquire_lease()
+        return self.lease_store.acquire_lease()
 
     def lease_holder(self) -> str | None:
-        return self.leasing.lease_holder()
+        return self.lease_store.lease_holder()

@@ -18,52 +18,54 @@ import pyarrow as pa
 from viewkeeper.errors import Defect, SnapshotGone, Unsupported
 from viewkeeper.model.encoding.keys import encode_whole_key
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.commits import Changed, Pinned
+from viewkeeper.store.contract.commits import ChangedKeys, StoreSnapshot
 from viewkeeper.store.contract.tables import column_names
 
 if TYPE_CHECKING:
     from viewkeeper.store.contract.store import Store
 
-_ANSWERS = "viewkeeper.read.lazy.cache", "answers_of"
+_LAZY_READER = "viewkeeper.read.lazy.cache", "lazy_view_cache"
 _ATTEMPTS = 5
 """State that was merged while it was read is read again, as the next batch lists it."""
 
 T = TypeVar("T")
 
 
-class Answers(Protocol):
+class LazyReader(Protocol):
     """Of one open store. May be used by any thread."""
 
-    def between(self, pinned: Pinned, table: Table, start: bytes | None, stop: bytes | None) -> pa.Table:
+    def read_range(self, snapshot: StoreSnapshot, table: Table, start: bytes | None, stop: bytes | None) -> pa.Table:
         """Rows of a range of encoded keys as they would be stored, in key order."""
 
-    def row(self, pinned: Pinned, table: Table, key: bytes) -> dict[str, Any] | None:
+    def get_row(self, snapshot: StoreSnapshot, table: Table, key: bytes) -> dict[str, Any] | None:
         """One row by its encoded key, as `Store.get` gives it."""
 
-    def of(self, pinned: Pinned, table: Table, keys: pa.Table) -> pa.Table:
+    def find_rows(self, snapshot: StoreSnapshot, table: Table, keys: pa.Table) -> pa.Table:
         """The rows of these keys, in any order."""
 
-    def count(self, pinned: Pinned, table: Table) -> int:
+    def estimate_rows(self, snapshot: StoreSnapshot, table: Table) -> int:
         """About how many rows have to be looked at for all of it."""
 
 
 @cache
-def _maker() -> Callable[[Store], Answers]:
-    module, name = _ANSWERS
-    return cast(Callable[["Store"], Answers], getattr(import_module(module), name))
+def _lazy_reader_factory() -> Callable[[Store], LazyReader]:
+    module, name = _LAZY_READER
+    return cast(Callable[["Store"], LazyReader], getattr(import_module(module), name))
 
 
-def answered(store: Store, pinned: Pinned) -> Pinned:
+def with_lazy_views(store: Store, snapshot: StoreSnapshot) -> StoreSnapshot:
     """A pinned state in which lazy views can be read as well, if there are any."""
-    return _Answered(store, pinned) if any(v.table.is_lazy for v in pinned.catalog.special) else pinned
+    return (
+        _LazySnapshot(store, snapshot) if any(v.table.is_lazy for v in snapshot.catalog.nonstandard_views) else snapshot
+    )
 
 
 def get(store: Store, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-    return _tried(store, lambda pinned: pinned.get(table, key))
+    return _read_with_retry(store, lambda pinned: pinned.get(table, key))
 
 
 def find(store: Store, table: Table, keys: pa.Table, columns: Sequence[str] | None) -> pa.Table:
-    return _tried(store, lambda pinned: pinned.find(table, keys, columns))
+    return _read_with_retry(store, lambda pinned: pinned.find(table, keys, columns))
 
 
 def scan(
@@ -75,14 +77,14 @@ def scan(
     limit: int | None,
 ) -> Iterator[pa.RecordBatch]:
     how: dict[str, Any] = {"columns": columns, "start": start, "stop": stop, "limit": limit}
-    return iter(_tried(store, lambda pinned: list(pinned.scan(table, **how))))
+    return iter(_read_with_retry(store, lambda pinned: list(pinned.scan(table, **how))))
 
 
 def count(store: Store, table: Table) -> int:
-    return _tried(store, lambda pinned: _maker()(store).count(pinned, table))
+    return _read_with_retry(store, lambda pinned: _lazy_reader_factory()(store).estimate_rows(pinned, table))
 
 
-def refuse_changes(table: Table) -> None:
+def check_has_changes(table: Table) -> None:
     if table.is_lazy:
         raise Unsupported(
             f"{table.name} is lazy: it is worked out when it is read, so nobody knows when it changes.",
@@ -90,14 +92,14 @@ def refuse_changes(table: Table) -> None:
         )
 
 
-def refuse_past(table: Table) -> None:
+def check_has_past(table: Table) -> None:
     if table.is_lazy:
         raise Unsupported(f"{table.name} is lazy: it is worked out as the published batch has it, and as no other.")
 
 
-def _tried(store: Store, read: Callable[[Pinned], T]) -> T:
+def _read_with_retry(store: Store, read: Callable[[StoreSnapshot], T]) -> T:
     for attempt in range(_ATTEMPTS):
-        pinned = store.pin()
+        pinned = store.open_snapshot()
         try:
             return read(pinned)
         except SnapshotGone:
@@ -108,17 +110,17 @@ def _tried(store: Store, read: Callable[[Pinned], T]) -> T:
     raise Defect("The last attempt returns or raises.")
 
 
-class _Answered(Pinned):
+class _LazySnapshot(StoreSnapshot):
     """A pinned state of a store, and lazy views worked out from the batch that it has."""
 
-    def __init__(self, store: Store, pinned: Pinned) -> None:
-        self._store, self._pinned, self._closed = store, pinned, False
-        self.catalog, self.batch, self.head = pinned.catalog, pinned.batch, pinned.head
+    def __init__(self, store: Store, snapshot: StoreSnapshot) -> None:
+        self._store, self._snapshot, self._is_closed = store, snapshot, False
+        self.catalog, self.batch, self.head = snapshot.catalog, snapshot.batch, snapshot.head
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         if not table.is_lazy:
-            return self._pinned.get(table, key)
-        return self._answers().row(self._pinned, table, encode_whole_key(table, key))
+            return self._snapshot.get(table, key)
+        return self._lazy_reader().get_row(self._snapshot, table, encode_whole_key(table, key))
 
     def scan(
         self,
@@ -131,34 +133,34 @@ class _Answered(Pinned):
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         if not table.is_lazy:
-            yield from self._pinned.scan(table, columns=columns, start=start, stop=stop, limit=limit, at_cut=at_cut)
+            yield from self._snapshot.scan(table, columns=columns, start=start, stop=stop, limit=limit, at_cut=at_cut)
             return
-        found = self._answers().between(self._pinned, table, start, stop).select(column_names(table, columns))
+        found = self._lazy_reader().read_range(self._snapshot, table, start, stop).select(column_names(table, columns))
         yield from (found if limit is None else found.slice(0, limit)).to_batches()
 
     def find(
         self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
     ) -> pa.Table:
         if not table.is_lazy:
-            return self._pinned.find(table, keys, columns, at_cut=at_cut)
-        return self._answers().of(self._pinned, table, keys).select(column_names(table, columns))
+            return self._snapshot.find(table, keys, columns, at_cut=at_cut)
+        return self._lazy_reader().find_rows(self._snapshot, table, keys).select(column_names(table, columns))
 
-    def later(self, table: Table) -> Changed | None:
-        return None if table.is_lazy else self._pinned.later(table)
+    def changed_since_cut(self, table: Table) -> ChangedKeys | None:
+        return None if table.is_lazy else self._snapshot.changed_since_cut(table)
 
-    def images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
-        return self._pinned.images(table, after)
+    def row_images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
+        return self._snapshot.row_images(table, after)
 
-    def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
+    def size(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> int:
         if not table.is_lazy:
-            return self._pinned.size(table, start, stop, most)
-        return min(most, int(self._answers().between(self._pinned, table, start, stop).num_rows))
+            return self._snapshot.size(table, start, stop, limit)
+        return min(limit, int(self._lazy_reader().read_range(self._snapshot, table, start, stop).num_rows))
 
     def close(self) -> None:
-        self._closed = True
-        self._pinned.close()
+        self._is_closed = True
+        self._snapshot.close()
 
-    def _answers(self) -> Answers:
-        if self._closed:
+    def _lazy_reader(self) -> LazyReader:
+        if self._is_closed:
             raise SnapshotGone("The snapshot is closed.", hint="Take a new one.")
-        return _maker()(self._store)
+        return _lazy_reader_factory()(self._store)

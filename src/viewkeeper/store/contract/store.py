@@ -12,71 +12,71 @@ from pathlib import Path
 from viewkeeper.errors import Unsupported
 from viewkeeper.store.contract.commits import (
     Batch,
-    Begun,
     Capabilities,
-    Changed,
+    CaptureMark,
+    ChangedKeys,
+    ChangedTable,
     Finding,
-    Hold,
     Lease,
-    Pending,
-    Pinned,
-    Reject,
-    Seen,
-    Spread,
+    LogHold,
+    OpenCommit,
+    ParallelMap,
+    PendingChanges,
+    RejectedRow,
+    StoreSnapshot,
     StreamChange,
-    Touched,
     ViewChange,
-    Written,
+    WriteResult,
 )
-from viewkeeper.store.contract.tables import Feed, Leasing, Publishing, Records, Rows
+from viewkeeper.store.contract.tables import BatchCommits, CatalogStore, ChangeLog, LeaseStore, TableStore
 from viewkeeper.store.mailbox import Mailbox
 
 __all__ = [
     "Batch",
-    "Begun",
     "Capabilities",
-    "Changed",
+    "CaptureMark",
+    "ChangedKeys",
+    "ChangedTable",
     "Finding",
-    "Hold",
     "Lease",
-    "Pending",
-    "Pinned",
-    "Reject",
-    "Seen",
-    "Spread",
+    "LogHold",
+    "OpenCommit",
+    "ParallelMap",
+    "PendingChanges",
+    "RejectedRow",
     "Store",
+    "StoreSnapshot",
     "StreamChange",
-    "Touched",
     "ViewChange",
-    "Written",
+    "WriteResult",
 ]
 
 
-class Store(Records, Rows, Feed, Publishing, Leasing, ABC):
+class Store(CatalogStore, TableStore, ChangeLog, BatchCommits, LeaseStore, ABC):
     """One open database."""
 
     url: str
     uuid: str
     capabilities: Capabilities
-    one_machine: bool = False
+    is_single_machine: bool = False
     """Whether only processes of one machine can open it."""
-    divides_log: bool = False
+    can_partition_changes: bool = False
     """Whether several processes can read a share each of the changes of a table (`part_of_changes`)."""
     state_path: str
     """Directory for the maintainer's run files."""
-    keeps_members: bool = False
+    can_store_family_members: bool = False
     """Whether it reads the rows of a member of a family: a table that is a part of another one."""
-    answers_lazily: bool = False
+    can_read_lazy_views: bool = False
     """Whether reads of a lazy view are handed to who works it out (`answering`)."""
-    lazy_cache: int = 64 << 20
+    lazy_cache_bytes: int = 64 << 20
     """Bytes of answers of lazy views that are remembered."""
-    selects: bool = False
+    can_filter_scans: bool = False
     """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
-    look_pause: float = 0.0
+    poll_interval: float = 0.0
     """Seconds between two looks for changes, where looking is not as good as free."""
     mailbox: Mailbox | None = None
     """How other processes reach the one that maintains; None where they cannot."""
-    tells: bool = False
+    can_notify: bool = False
     """Whether nothing waits that `on_news` has not told of: after a batch nobody need look."""
 
     def examine(self) -> Iterator[Finding]:

@@ -21,29 +21,29 @@ import pyarrow as pa
 
 from viewkeeper.errors import BadValue, CorruptState, MaintainerBusy, UnknownName, Unsupported
 from viewkeeper.model.catalog.catalog import Catalog, View
-from viewkeeper.model.delta import plain
+from viewkeeper.model.delta import normalize_chunks
 from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.schema import Table
 from viewkeeper.store.contract.commits import (
     Batch,
-    Begun,
     Capabilities,
-    Changed,
-    Hold,
+    CaptureMark,
+    ChangedKeys,
+    ChangedTable,
     Lease,
-    Pending,
-    Pinned,
-    Reject,
-    Seen,
-    Spread,
+    LogHold,
+    OpenCommit,
+    ParallelMap,
+    PendingChanges,
+    RejectedRow,
+    StoreSnapshot,
     StreamChange,
-    Touched,
     ViewChange,
-    Written,
+    WriteResult,
 )
 
 
-class Records(Protocol):
+class CatalogStore(Protocol):
     """The catalog, and what the maintainer leaves for others to see."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class Records(Protocol):
         return None
 
 
-class Rows(Protocol):
+class TableStore(Protocol):
     """The rows of tables and views, by key."""
 
     url: str
@@ -74,29 +74,29 @@ class Rows(Protocol):
         """Free the rows of a table that the catalog no longer lists."""
 
     @abstractmethod
-    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> Written:
+    def write(self, table: Table, puts: pa.Table, deletes: pa.Table) -> WriteResult:
         """Put full rows and delete keys (key columns only) in one call. Keys are unique over both."""
 
     @abstractmethod
-    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> Written:
+    def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> WriteResult:
         """`write`, unless this writer's call of that number (or a later one) has happened already.
 
         Where the store has no atomic batches, a crash between the write and its note repeats the write.
         """
 
     @abstractmethod
-    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> Written:
+    def update(self, table: Table, key: pa.Table, columns: pa.Table) -> WriteResult:
         """Change the same columns of existing rows; `key` and `columns` have a row for each. One row is changed
         atomically, several where the store has atomic batches. An absent key raises RowAbsent."""
 
-    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
+    def load_synchronous_view(self, view: View, changes: Sequence[ViewChange]) -> None:
         """Write the first rows of a synchronous view and of its state, which no catalog lists yet.
 
         From when one does, every write to its tables keeps it (`store.keeping`).
         """
         raise Unsupported(f"{self.url} keeps no synchronous views.")
 
-    def follow(
+    def catch_up_synchronous_view(
         self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
     ) -> tuple[int, bool]:
         """Bring such a view on from a position, with what the log says: to the published batch's, or, if it is there
@@ -108,7 +108,7 @@ class Rows(Protocol):
         """One row by its whole key, as Python values of the *outside* types; a bag's `¤count` included."""
 
     @abstractmethod
-    def get_many(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+    def get_rows(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         """The stored rows found for these keys, in any order; absent keys are left out."""
 
     @abstractmethod
@@ -132,11 +132,11 @@ class Rows(Protocol):
         Batches carry `¤w`; their consolidated sum is the state at the cut (a batch may hold retractions).
         """
 
-    def scan_text(self, table: Table, columns: Sequence[str]) -> str | None:
+    def describe_scan(self, table: Table, columns: Sequence[str]) -> str | None:
         """What `scan_at` hands to the store's own scanner, in words, for EXPLAIN."""
         return None
 
-    def shows_past(self, table: Table) -> bool:
+    def can_scan_at(self, table: Table) -> bool:
         """Whether `scan_at` can be kept: by one state, by before-images to undo, or by versions.
 
         Where not, a table is scanned as it is and what its feed says of the time since is laid over (`capture.parts`).
@@ -144,13 +144,13 @@ class Rows(Protocol):
         can = self.capabilities
         return can.snapshot_scan or can.before_images or can.cell_versions
 
-    def watch(self, table: Table, cut: int, seen: Seen | None = None) -> Seen | None:
+    def capture_mark(self, table: Table, cut: int, expected: CaptureMark | None = None) -> CaptureMark | None:
         """Called before and after a table is read as of a batch's cut: what can be seen of it now, for who goes on from
         there; None if that is not what the batch had `seen`, if it had seen any.
 
         Where writes become visible late, a read may find what the batch did not; the next batch brings it to all views.
         """
-        return seen or Seen()
+        return expected or CaptureMark()
 
     def has_moved(self, table: Table, cut: int) -> bool:
         """Whether what was read of a table for a cut may be newer than it: only where the store cannot keep to a cut,
@@ -161,7 +161,7 @@ class Rows(Protocol):
         """Of rows with the key columns, the bytes by which `start`, `stop` and `split_points` order them."""
         return encode_keys(table, rows)
 
-    def in_key_order(self, table: Table) -> bool:
+    def is_in_key_order(self, table: Table) -> bool:
         """Whether rows lie in the order of their keys as `model.keys` writes them, so that a range of these is one."""
         return True
 
@@ -170,23 +170,23 @@ class Rows(Protocol):
         """The rows of these keys (unique) as they were at `cut`, in any order; absent keys are left out."""
 
     @abstractmethod
-    def split_points(self, table: Table, parts: int) -> list[bytes]:
+    def split_points(self, table: Table, range_count: int) -> list[bytes]:
         """Up to `parts - 1` encoded keys that cut the table into ranges of similar size."""
 
     @abstractmethod
     def count(self, table: Table) -> int:
         """Rows in the table now (an estimate where the store cannot know)."""
 
-    def rejects(self, table: Table) -> list[Reject]:
+    def rejected_rows(self, table: Table) -> list[RejectedRow]:
         """The rows that were put aside because they cannot be read."""
         return []
 
-    def pin(self) -> Pinned:
+    def open_snapshot(self) -> StoreSnapshot:
         """The state of the whole database now, to be read again and again: needs `snapshot_scan` or `cell_versions`."""
         raise Unsupported(f"{self.url} has no snapshots.")
 
 
-class Feed(Protocol):
+class ChangeLog(Protocol):
     """What happened after a position, how much of it waits, and for whom it is kept."""
 
     url: str
@@ -196,44 +196,44 @@ class Feed(Protocol):
         """The position of the last write call."""
 
     @abstractmethod
-    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+    def changes(self, table: Table, columns: Sequence[str], after: int, up_to: int) -> pa.Table:
         """What write calls in (after, upto] did to the table: a delta over `columns`, not consolidated."""
 
-    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, up_to: int) -> pa.Table | None:
         """`changes` of columns that hold the key, consolidated, by a store that knows a cheap way to it: a key's first
         row before, its last one after. None: it does not."""
         return None
 
-    def part_of_changes(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    def changes_partition(
+        self, table: Table, columns: Sequence[str], after: int, up_to: int, partition: int, partition_count: int
     ) -> pa.Table:
         """One of `parts` shares of what write calls in (after, upto] did: chunks of the log that follow each other,
         each share consolidated by itself. Together they are what happened; a key may be in several shares."""
         raise Unsupported(f"{self.url} gives the changes of a table only as a whole.")
 
-    def changed(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, seen: Seen | None = None
-    ) -> tuple[Changed, Seen]:
+    def changed_keys(
+        self, table: Table, columns: Sequence[str], after: int, up_to: int, capture_mark: CaptureMark | None = None
+    ) -> tuple[ChangedKeys, CaptureMark]:
         """The keys that write calls in (after, upto] touched, and their rows at `upto`: for stores whose feed has no
         before-images. May give more keys, so that a write that became visible late is not lost: what had not been
         `seen` when the caller was at `after`. With them, what is seen now, for the call that goes on from `upto`."""
         raise Unsupported(f"{self.url} has before-images; read its changes.")
 
-    def capture_text(self) -> str | None:
+    def describe_capture(self) -> str | None:
         """How who maintains finds changes just now, and why, in words; None where there is one way only."""
         return None
 
-    def on_news(self, told: Callable[[], None]) -> None:
+    def on_changes(self, notify: Callable[[], None]) -> None:
         """Call this when something that waits has come, where the store is told itself: nobody need look for it."""
         return None
 
-    def work_by(self, spread: Spread | None) -> None:
+    def set_parallel_map(self, parallel_map: ParallelMap | None) -> None:
         """From now on the reads of `pending` and `changed`, and the rows that a commit writes, are the work of `spread`
         (None: of this process), where the store can divide them and they are many enough."""
         return None
 
     @abstractmethod
-    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> PendingChanges:
         """How much of the log after a position concerns these tables.
 
         `head`: as it was just asked for. What came after it need not be looked for, where looking is dear.
@@ -247,20 +247,20 @@ class Feed(Protocol):
         return self.head()
 
     def entries(
-        self, table: Table, columns: Sequence[str], after: int, upto: int
+        self, table: Table, columns: Sequence[str], after: int, up_to: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
         """Like `changes`, call by call: position, time, and the delta of a chunk of it; views too."""
         raise Unsupported(f"{self.url} keeps no log that can be read call by call.")
 
-    def told_by(self, table: Table) -> Table:
+    def logged_table(self, table: Table) -> Table:
         """The table or view whose `entries` those of a table are: itself, where the store logs the calls to tables."""
         return table
 
-    def settled(self, table: Table) -> int:
+    def settled_position(self, table: Table) -> int:
         """The position up to which `entries` of a table or view say all that there will be."""
         return self.head()
 
-    def touched(self, after: int, upto: int) -> Mapping[int, Touched]:
+    def changed_tables(self, after: int, up_to: int) -> Mapping[int, ChangedTable]:
         """The tables and views that calls and commits in (after, upto] changed, by id."""
         raise Unsupported(f"{self.url} cannot say which tables changed.")
 
@@ -269,7 +269,7 @@ class Feed(Protocol):
         return None
 
     @abstractmethod
-    def truncate(self, upto: int) -> None:
+    def truncate(self, up_to: int) -> None:
         """Forget log entries up to and including this position, as far as no hold keeps them."""
 
     def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
@@ -283,21 +283,21 @@ class Feed(Protocol):
         """Let go of a hold; an unknown name is no error."""
         raise Unsupported(f"{self.url} cannot hold its log.")
 
-    def holds(self) -> list[Hold]:
+    def holds(self) -> list[LogHold]:
         """The holds that have not expired."""
         return []
 
 
-class Publishing(Protocol):
+class BatchCommits(Protocol):
     """A batch becomes visible, whole or not at all."""
 
     url: str
 
     @abstractmethod
-    def published(self) -> Batch | None:
+    def published_batch(self) -> Batch | None:
         """The last published batch."""
 
-    def salvaged(self) -> Batch:
+    def salvage_batch(self) -> Batch:
         """What is left of the published batch when its record is damaged: its number, an unknown cut, no record."""
         raise CorruptState(f"The batch record of {self.url} is damaged.", hint="Restore the database from a copy.")
 
@@ -307,7 +307,7 @@ class Publishing(Protocol):
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
-        begun: Begun | None = None,
+        open_commit: OpenCommit | None = None,
     ) -> None:
         """Steps 3 and 4: the view changes, their log entries and the batch record become visible together.
 
@@ -316,17 +316,17 @@ class Publishing(Protocol):
         `batch.number` must be one more than the published one, else MaintainerBusy: somebody else has published.
         """
 
-    def begin(self, number: int, tables: Sequence[Table], shares: int) -> Begun | None:
+    def begin_commit(self, number: int, tables: Sequence[Table], share_count: int) -> OpenCommit | None:
         """A commit of batch `number`, to which changes of these tables can be given as they become known, in about so
         many shares, by the thread that will make it. None: the store takes all at once."""
         return None
 
-    def collect(self) -> None:
+    def collect_garbage(self) -> None:
         """Step 5: remove what only commits that are finished needed."""
         return None
 
 
-class Leasing(Protocol):
+class LeaseStore(Protocol):
     """One maintainer at a time."""
 
     @abstractmethod
@@ -345,7 +345,7 @@ class Leasing(Protocol):
 # What comes into a store: rows in Arrow, brought into a table's own columns and types; and one row on its way out.
 
 
-def typed(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
+def convert_rows(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
     """The named columns in the table's types."""
     if data.schema.equals(table.arrow) and len(names) == len(data.schema):
         return data
@@ -357,7 +357,7 @@ def typed(table: Table, data: pa.Table, names: Sequence[str]) -> pa.Table:
     if data.schema.equals(schema):
         return data
     try:
-        return plain(data).cast(schema)
+        return normalize_chunks(data).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise BadValue(f"The rows do not fit the columns of {table.name}: {error}.") from error
 
@@ -377,5 +377,7 @@ def first_row(table: Table, rows: pa.Table) -> dict[str, Any] | None:
     """The first of stored rows as `Rows.get` gives one; None if there is none."""
     if not rows.num_rows:
         return None
-    row: dict[str, Any] = rows.select(table.outside.names).slice(0, 1).cast(table.outside).to_pylist()[0]
+    row: dict[str, Any] = (
+        rows.select(table.external_schema.names).slice(0, 1).cast(table.external_schema).to_pylist()[0]
+    )
     return row | {name: rows[name][0].as_py() for name in rows.column_names if name not in row}

@@ -18,10 +18,10 @@ from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 from viewkeeper.store.contract.commits import ViewChange
 
-_KEEPER = "viewkeeper.commit.write_observer", "Keeper"
+_OBSERVER = "viewkeeper.commit.write_observer", "SynchronousViews"
 
 
-class Reading(Protocol):
+class WriteReads(Protocol):
     """What a write call sees of the store: as it was when the call began."""
 
     def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
@@ -31,54 +31,54 @@ class Reading(Protocol):
         """The rows of a key range, in key order."""
 
 
-class Lying(Protocol):
+class RowReads(Protocol):
     """The same, row by row."""
 
-    at_hand: MutableMapping[int, Any]
+    carried_state: MutableMapping[int, Any]
     """By view, what was left here in the write call before; nothing, if anybody has written since."""
 
-    def one(self, table: Table, key: bytes, named: Mapping[str, Any]) -> bytes | None:
+    def get_row(self, table: Table, key: bytes, columns: Mapping[str, Any]) -> bytes | None:
         """The row of an encoded key, whose columns are `named`."""
 
-    def each(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
+    def get_rows(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
         """The row of each encoded key; empty where there is none."""
 
-    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
+    def first_rows(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
         """The first rows of a key range."""
 
 
-class Keeper(Protocol):
+class WriteObserver(Protocol):
     """May be used by any thread; a write waits for the one before it anyway."""
 
     def columns(self, catalog: Catalog, view: View, table: int) -> Sequence[str]:
         """The columns of a base table that a view has to know, by their names inside."""
 
-    def few(
-        self, catalog: Catalog, view: View, table: int, images: Sequence[tuple[bytes, bytes]], lying: Lying
+    def apply_rows(
+        self, catalog: Catalog, view: View, table: int, images: Sequence[tuple[bytes, bytes]], reads: RowReads
     ) -> list[tuple[Table, bytes, bytes]] | None:
         """What few changed rows of a base table, as they were and are (empty: none), do to a view and to its state:
         rows to put, by table and encoded key, empty ones to delete. None if only `changes` knows."""
 
-    def sums(
-        self, catalog: Catalog, view: View, table: int, before: Sequence[bytes], after: Sequence[bytes], lying: Lying
+    def apply_row_sums(
+        self, catalog: Catalog, view: View, table: int, before: Sequence[bytes], after: Sequence[bytes], reads: RowReads
     ) -> list[tuple[Table, list[bytes], list[bytes], list[bytes]]] | None:
         """The same of a view of sums, with what the changed rows of its tables were; None if only the others know."""
 
-    def many(
-        self, catalog: Catalog, view: View, table: int, delta: Callable[[Sequence[str]], pa.Table], reading: Reading
+    def apply_vector_sums(
+        self, catalog: Catalog, view: View, table: int, delta: Callable[[Sequence[str]], pa.Table], reads: WriteReads
     ) -> list[tuple[Table, pa.BinaryArray, pa.BinaryArray]] | None:
         """`changes` of a view of sums without a statement, encoded: keys and rows, an empty row goes; None if only that
         knows. `delta` gives columns of the rows that went and that came, with weights, not consolidated."""
 
-    def changes(
-        self, catalog: Catalog, view: View, deltas: Mapping[int, pa.Table], reading: Reading
+    def apply_deltas(
+        self, catalog: Catalog, view: View, deltas: Mapping[int, pa.Table], reads: WriteReads
     ) -> list[ViewChange]:
         """What the consolidated changes of base tables, by id, do to a view's rows and to its state. An error is raised
         for a change that the view cannot follow."""
 
 
 @cache
-def keeper() -> Keeper:
+def write_observer() -> WriteObserver:
     """Of this process."""
-    module, name = _KEEPER
-    return cast(Keeper, getattr(import_module(module), name)())
+    module, name = _OBSERVER
+    return cast(WriteObserver, getattr(import_module(module), name)())

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper.resources import fork_guard
-from viewkeeper.store.lmdb.second_environment import unguarded
+from viewkeeper.store.lmdb.second_environment import allow_second_open
 
-_parents: set[Path] = set()
+_parent_paths: set[Path] = set()
 
 
-def keep(path: Path, handle: Any) -> None:
+def keep_parent_handle(path: Path, handle: Any) -> None:
     """Keep what the parent had open, so that nothing closes it."""
-    _parents.add(path)
-    fork_guard.keep(handle)
+    _parent_paths.add(path)
+    fork_guard.never_release(handle)
 
 
 @contextmanager
-def beside_the_parents(path: Path) -> Iterator[None]:
+def allow_parent_open(path: Path) -> Iterator[None]:
     """Let a forked child open what its parent has open.
 
     py-lmdb still counts the parent's after a fork. The parent's locks are not inherited.
     """
-    with unguarded(path) if path in _parents else nullcontext():
+    with allow_second_open(path) if path in _parent_paths else nullcontext():
         yield

@@ -24,17 +24,17 @@ import lmdb
 from viewkeeper.errors import FormatTooNew, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
 from viewkeeper.resources.directory import flush_directory
 from viewkeeper.store.lmdb import after_fork, second_environment
-from viewkeeper.store.lmdb.writeback import LARGE, writing_ahead
+from viewkeeper.store.lmdb.writeback import MIN_WRITEBACK_BYTES, start_writeback
 from viewkeeper.store.ordered.location import not_a_database
 
 # LMDB's failures as Viewkeeper's errors: what happened to which database, and what to do.
 
 
-def is_denied(error: lmdb.Error) -> bool:
+def is_permission_error(error: lmdb.Error) -> bool:
     return isinstance(error, lmdb.ReadonlyError) or error.code in (errno.EACCES, errno.EROFS, errno.EPERM)
 
 
-class translated(AbstractContextManager[None]):
+class translate_errors(AbstractContextManager[None]):
     """LMDB's errors as ours."""
 
     __slots__ = ("_path",)
@@ -47,12 +47,12 @@ class translated(AbstractContextManager[None]):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, lmdb.Error):
-            raise translate(error, self._path) from error
+            raise translate_error(error, self._path) from error
 
 
-def translate(error: lmdb.Error, path: Path) -> ViewkeeperError:
+def translate_error(error: lmdb.Error, path: Path) -> ViewkeeperError:
     """The error to raise for one of LMDB's."""
-    if is_denied(error):
+    if is_permission_error(error):
         return ReadOnly(f"The database {path} cannot be written: {error}.", hint="Check its permissions and its disk.")
     if isinstance(error, lmdb.MapFullError):
         return StoreError(f"The database {path} has reached its map size.", hint="Open it with a larger map_size=.")
@@ -110,9 +110,9 @@ class Environment:
         self.writable = writable
         self.uuid = ""
         self._writing = threading.local()
-        self._opening = threading.Lock()
-        self.files = (0, 0)
-        self.beside: list[Environment] = [self]
+        self._handle_lock = threading.Lock()
+        self.file_identity = (0, 0)
+        self.siblings: list[Environment] = [self]
         """Those of this process with the same files."""
         self._handle: Any = None
         self._tables: dict[int, Any] = {}
@@ -134,17 +134,17 @@ class Environment:
         if known is not None and self._handle is not None:
             return known
         handle = self.handle
-        with self._opening, translated(self.path):
-            opened = self._open_named(handle, b"t%d" % table_id, create=create)
+        with self._handle_lock, translate_errors(self.path):
+            opened = self._open_sub_database(handle, b"t%d" % table_id, create=create)
             if opened is not None:
                 self._tables[table_id] = opened
             return opened
 
-    def opened(self) -> dict[int, Any]:
+    def open_tables(self) -> dict[int, Any]:
         """The sub-databases that are open."""
         return dict(self._tables) if self._handle is not None else {}
 
-    def _open_named(self, handle: Any, name: bytes, *, create: bool = False) -> Any:
+    def _open_sub_database(self, handle: Any, name: bytes, *, create: bool = False) -> Any:
         """A sub-database's handle.
 
         Unless the environment is read-only, py-lmdb makes it last in a write transaction only. That is one of ours:
@@ -172,7 +172,7 @@ class Environment:
     @contextmanager
     def read(self, *, buffers: bool = False) -> Iterator[Any]:
         """A read transaction: one state of the whole environment."""
-        with translated(self.path):
+        with translate_errors(self.path):
             handle = self.handle
             txn = handle.begin(buffers=buffers)
             try:
@@ -188,8 +188,8 @@ class Environment:
         `size`: bytes of the rows that are about to change, about.
         """
         self._check_not_writing()
-        large = size >= LARGE and self.durability != "none"
-        with translated(self.path), writing_ahead(self.path / "data.mdb") if large else nullcontext():
+        large = size >= MIN_WRITEBACK_BYTES and self.durability != "none"
+        with translate_errors(self.path), start_writeback(self.path / "data.mdb") if large else nullcontext():
             handle = self.handle
             txn = handle.begin(write=True)
             self._writing.now = True
@@ -215,7 +215,7 @@ class Environment:
 
     def sync(self) -> None:
         """Flush everything to disk, whatever the durability."""
-        with translated(self.path):
+        with translate_errors(self.path):
             self.handle.sync(True)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -233,12 +233,15 @@ class Environment:
         }
         if self.writable:
             options.update(DURABILITIES[self.durability])
-        with translated(self.path):
+        with translate_errors(self.path):
             try:
-                with second_environment.another(self.path, _there(self.path)), after_fork.beside_the_parents(self.path):
+                with (
+                    second_environment.open_beside(self.path, _find_identity(self.path)),
+                    after_fork.allow_parent_open(self.path),
+                ):
                     handle = lmdb.open(str(self.path), **options)
             except lmdb.Error as error:
-                if self.writable or not is_denied(error):
+                if self.writable or not is_permission_error(error):
                     raise
                 raise StoreError(
                     f"The database {self.path} cannot be read: {error}.",
@@ -246,8 +249,8 @@ class Environment:
                 ) from error
             try:
                 if create:
-                    self._make(handle)
-                meta, log = self._open_named(handle, b"meta"), self._open_named(handle, b"log")
+                    self._create(handle)
+                meta, log = self._open_sub_database(handle, b"meta"), self._open_sub_database(handle, b"log")
                 if meta is None or log is None:
                     raise not_a_database(self.path, "it is an LMDB environment of another program")
                 self._check_format(handle, meta)
@@ -256,8 +259,8 @@ class Environment:
             except BaseException:
                 handle.close()
                 raise
-        self.files = _identity(self.path)
-        second_environment.opened(self.files)
+        self.file_identity = _read_identity(self.path)
+        second_environment.register_open(self.file_identity)
         self._handle, self.meta, self.log = handle, meta, log
 
     def _check_format(self, handle: Any, meta: Any) -> None:
@@ -278,7 +281,7 @@ class Environment:
             with handle.begin(write=True, db=meta) as txn:
                 txn.put(b"format", b"%d" % FORMAT)
 
-    def _make(self, handle: Any) -> None:
+    def _create(self, handle: Any) -> None:
         """Make the database in an empty environment, in one transaction: whoever comes first."""
         if handle.stat()["entries"]:
             return
@@ -295,7 +298,7 @@ class Environment:
     def is_current(self) -> bool:
         """Whether the path still leads to these files, and not to others made since in their place."""
         try:
-            return self.files == _identity(self.path)
+            return self.file_identity == _read_identity(self.path)
         except OSError:
             return False
 
@@ -307,21 +310,21 @@ class Environment:
             self._handle = None
         self._tables.clear()
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: let go of the parent's environment without touching it."""
         if self._handle is not None:
-            after_fork.keep(self.path, self._handle)
+            after_fork.keep_parent_handle(self.path, self._handle)
         self._handle = None
         self._tables.clear()
 
 
-def _there(path: Path) -> second_environment.Files | None:
+def _find_identity(path: Path) -> second_environment.FileIdentity | None:
     try:
-        return _identity(path)
+        return _read_identity(path)
     except OSError:
         return None
 
 
-def _identity(path: Path) -> second_environment.Files:
+def _read_identity(path: Path) -> second_environment.FileIdentity:
     found = (path / "data.mdb").stat()
     return found.st_dev, found.st_ino

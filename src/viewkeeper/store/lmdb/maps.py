@@ -16,13 +16,13 @@ import pyarrow as pa
 from viewkeeper.model.schema import Table
 from viewkeeper.store.contract.commits import Finding
 from viewkeeper.store.lmdb import table_rows
-from viewkeeper.store.lmdb.environment import FORMAT, Environment, translate, translated
-from viewkeeper.store.lmdb.shared_environments import detach, in_use
+from viewkeeper.store.lmdb.environment import FORMAT, Environment, translate_error, translate_errors
+from viewkeeper.store.lmdb.shared_environments import count_users, detach
 from viewkeeper.store.ordered import metadata
-from viewkeeper.store.ordered.maps import Database, OrderedMap, PinnedMap, State, TableRows
-from viewkeeper.store.ordered.row_images import NOTHING, Images
+from viewkeeper.store.ordered.maps import Database, MapSnapshot, OrderedMap, State, TableRows
+from viewkeeper.store.ordered.row_images import NO_IMAGES, RowImages
 
-LARGEST_CALL = 8 << 30
+MAX_CALL_BYTES = 8 << 30
 """Bytes of a write call: a transaction holds all the pages it changes."""
 
 
@@ -34,7 +34,7 @@ class LmdbMap(OrderedMap):
     memory until the commit.
     """
 
-    most_in_page = 1_800
+    max_inline_value = 1_800
 
     def __init__(self, txn: Any, db: Any) -> None:
         self._txn, self._db = txn, db
@@ -48,8 +48,8 @@ class LmdbMap(OrderedMap):
         there = cursor.set_range(start) if start else cursor.first()
         return iter(cursor.iternext() if there else ())
 
-    def put(self, key: bytes, value: bytes, *, last: bool = False) -> None:
-        self._txn.put(key, value, append=last, db=self._db)
+    def put(self, key: bytes, value: bytes, *, append: bool = False) -> None:
+        self._txn.put(key, value, append=append, db=self._db)
 
     def delete(self, key: bytes) -> None:
         self._txn.delete(key, db=self._db)
@@ -76,18 +76,18 @@ class LmdbRows(TableRows):
     def find(self, key: bytes) -> bytes | None:
         return None if self._db is None else table_rows.find(self._txn, self._db, key)
 
-    def find_many(self, keys: pa.BinaryArray) -> pa.BinaryArray:
-        return NOTHING.keys if self._db is None else table_rows.find_many(self._txn, self._db, keys)
+    def find_rows(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        return NO_IMAGES.keys if self._db is None else table_rows.find_rows(self._txn, self._db, keys)
 
-    def each(self, keys: Sequence[bytes]) -> list[bytes]:
-        return [b""] * len(keys) if self._db is None else table_rows.each(self._txn, self._db, keys)
+    def find_in_order(self, keys: Sequence[bytes]) -> list[bytes]:
+        return [b""] * len(keys) if self._db is None else table_rows.find_in_order(self._txn, self._db, keys)
 
     def scan(self, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[pa.BinaryArray]:
         if self._db is None:
             return iter(())
         return table_rows.scan(self._txn, self._db, self._meta, self._id, start, stop, limit)
 
-    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> RowImages:
         return table_rows.apply(self._txn, self._db, self._meta, table, keys, after)
 
     def rewrite(self, table: Table, keys: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> None:
@@ -102,12 +102,12 @@ class LmdbRows(TableRows):
     def count(self) -> int:
         if self._db is None:
             return 0
-        return int(self._txn.stat(self._db)["entries"]) + table_rows.shared_buckets(self._txn, self._meta, self._id)
+        return int(self._txn.stat(self._db)["entries"]) + table_rows.count_shared_rows(self._txn, self._meta, self._id)
 
-    def split_points(self, parts: int) -> list[bytes]:
+    def split_points(self, range_count: int) -> list[bytes]:
         if self._db is None:
             return []
-        return table_rows.split_points(self._txn, self._db, self._id, self._path / "data.mdb", parts)
+        return table_rows.split_points(self._txn, self._db, self._id, self._path / "data.mdb", range_count)
 
 
 class LmdbState(State):
@@ -128,13 +128,13 @@ class LmdbState(State):
         return LmdbRows(self._txn, self._tables.get(table_id), self._environment, table_id)
 
 
-class LmdbPinned(LmdbState, PinnedMap):
+class LmdbSnapshot(LmdbState, MapSnapshot):
     """A read transaction that is kept open. The price: pages of this state are not used again meanwhile."""
 
     def __init__(self, environment: Environment) -> None:
         self._handle: Any = None
-        super().__init__(None, environment, environment.opened())
-        with translated(environment.path):
+        super().__init__(None, environment, environment.open_tables())
+        with translate_errors(environment.path):
             while not self._begin():
                 self.close()
 
@@ -144,7 +144,7 @@ class LmdbPinned(LmdbState, PinnedMap):
         self._handle = environment.handle
         self._txn = self._handle.begin()
         try:
-            there = [int(n[1:]) for n in self._txn.cursor().iternext(values=False) if _is_table(n)]
+            there = [int(n[1:]) for n in self._txn.cursor().iternext(values=False) if _is_table_name(n)]
         except BaseException:
             self.close()
             raise
@@ -154,8 +154,8 @@ class LmdbPinned(LmdbState, PinnedMap):
             self._tables = {**self._tables, **{i: environment.table(i) for i in missing}}
         return not missing
 
-    def reading(self) -> AbstractContextManager[None]:
-        return translated(self._environment.path)
+    def translate_errors(self) -> AbstractContextManager[None]:
+        return translate_errors(self._environment.path)
 
     def close(self) -> None:
         txn, self._txn = self._txn, None
@@ -168,7 +168,7 @@ class LmdbDatabase(Database):
 
     scheme = "lmdb"
     format = FORMAT
-    largest_call = LARGEST_CALL
+    max_call_bytes = MAX_CALL_BYTES
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -196,8 +196,8 @@ class LmdbDatabase(Database):
         with environment.write(size) as txn:
             yield LmdbState(txn, environment, opened)
 
-    def pin(self) -> LmdbPinned:
-        return LmdbPinned(self._environment)
+    def open_snapshot(self) -> LmdbSnapshot:
+        return LmdbSnapshot(self._environment)
 
     def get(self, table_id: int, key: bytes) -> bytes | None:
         environment = self._environment
@@ -208,15 +208,15 @@ class LmdbDatabase(Database):
             txn = environment.handle.begin(db=db)
             try:
                 value: bytes | None = (
-                    txn.get(key) if len(key) <= table_rows.LONGEST_KEY else table_rows.find(txn, db, key)
+                    txn.get(key) if len(key) <= table_rows.MAX_PLAIN_KEY else table_rows.find(txn, db, key)
                 )
             finally:
                 txn.abort()
         except lmdb.Error as error:
-            raise translate(error, self.path) from error
+            raise translate_error(error, self.path) from error
         return value
 
-    def number(self, name: bytes) -> int:
+    def read_counter(self, name: bytes) -> int:
         environment = self._environment
         try:
             txn = environment.handle.begin(db=environment.meta)
@@ -225,18 +225,18 @@ class LmdbDatabase(Database):
             finally:
                 txn.abort()
         except lmdb.Error as error:
-            raise translate(error, self.path) from error
+            raise translate_error(error, self.path) from error
         return int.from_bytes(found, "big")
 
-    def purge(self) -> None:
+    def free_dropped_tables(self) -> None:
         """Delete the sub-databases of dropped tables, if no handle to them is open: when a database is opened."""
         environment = self._environment
-        if in_use(environment) > 1:
+        if count_users(environment) > 1:
             return
         with environment.read() as txn:
             catalog = metadata.read_catalog(LmdbMap(txn, environment.meta))
-            found = [int(name[1:]) for name in txn.cursor().iternext(values=False) if _is_table(name)]
-        alive = catalog.numbers
+            found = [int(name[1:]) for name in txn.cursor().iternext(values=False) if _is_table_name(name)]
+        alive = catalog.stored_table_ids
         # An id that was never given is not dead: a commit may be about to give it.
         for number in found:
             if number < catalog.next_id and number not in alive:
@@ -248,19 +248,19 @@ class LmdbDatabase(Database):
     def examine(self) -> Iterator[Finding]:
         environment = self._environment
         size = environment.handle.info()["map_size"]
-        full = self.used() > 0.9 * size
+        full = self.used_bytes() > 0.9 * size
         advice = "Open it with a larger map_size=." if full else ""
-        yield Finding("map size", not full, f"{self.used() / size:.1%} of {size / 1e9:.0f} GB", advice)
+        yield Finding("map size", not full, f"{self.used_bytes() / size:.1%} of {size / 1e9:.0f} GB", advice)
         stale = environment.handle.reader_check() if environment.writable else 0
         text = f"{stale} readers that ended without a word were forgotten" if stale else "none is stale"
         yield Finding("readers", True, text)
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         handle = self._environment.handle
         return int((handle.info()["last_pgno"] + 1) * handle.stat()["psize"])
 
     def copy_to(self, directory: Path) -> None:
-        with translated(self.path):
+        with translate_errors(self.path):
             self._environment.handle.copy(str(directory), compact=True)
         (directory / "data.mdb").chmod(0o600)
 
@@ -271,5 +271,5 @@ class LmdbDatabase(Database):
         detach(self._environment)
 
 
-def _is_table(name: bytes) -> bool:
+def _is_table_name(name: bytes) -> bool:
     return name[:1] == b"t" and name[1:].isdigit()

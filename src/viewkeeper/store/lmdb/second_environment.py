@@ -21,38 +21,40 @@ import lmdb._envid
 
 from viewkeeper.errors import ReadOnly, StoreError
 
-Files = tuple[int, int]
+FileIdentity = tuple[int, int]
 """Device and inode of a database's data file."""
 
-_open: dict[Files, int] = {}
+_open_counts: dict[FileIdentity, int] = {}
 """How many environments of it this process has open."""
 
-_fences: dict[Files, int] = {}
+_fence_descriptors: dict[FileIdentity, int] = {}
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-def opened(files: Files) -> None:
-    _open[files] = _open.get(files, 0) + 1
+def register_open(files: FileIdentity) -> None:
+    _open_counts[files] = _open_counts.get(files, 0) + 1
 
 
 @contextmanager
-def another(path: Path, files: Files | None) -> Iterator[None]:
+def open_beside(path: Path, files: FileIdentity | None) -> Iterator[None]:
     """Open an environment in here, beside one that this process has open, if it has."""
-    if files is None or not _open.get(files):
+    if files is None or not _open_counts.get(files):
         yield
         return
-    if files not in _fences:
-        _fences[files] = _fence(path)
-    with unguarded(path):
+    if files not in _fence_descriptors:
+        _fence_descriptors[files] = _lock_fence(path)
+    with allow_second_open(path):
         try:
             yield
         except BaseException:
-            _hold(_fences[files])  # the attempt has closed the lock file, and so given up the first one's locks
+            _relock(
+                _fence_descriptors[files]
+            )  # the attempt has closed the lock file, and so given up the first one's locks
             raise
 
 
 @contextmanager
-def unguarded(path: Path) -> Iterator[None]:
+def allow_second_open(path: Path) -> Iterator[None]:
     """Let py-lmdb open files that it counts as open in this process: it refuses them, for the sake of their locks."""
     guard = getattr(lmdb, "_envid", None)
     if guard is None:
@@ -64,7 +66,7 @@ def unguarded(path: Path) -> Iterator[None]:
         guard.env_keys = identify
 
 
-def _fence(path: Path) -> int:
+def _lock_fence(path: Path) -> int:
     command = getattr(fcntl, "F_OFD_SETLK", None)
     if command is None:
         raise StoreError(
@@ -77,20 +79,20 @@ def _fence(path: Path) -> int:
     return descriptor
 
 
-def _hold(descriptor: int) -> None:
+def _relock(descriptor: int) -> None:
     """LMDB's own locks: that somebody has the database open, and that the process with this number lives."""
     for kind, byte in ((fcntl.F_RDLCK, 0), (fcntl.F_WRLCK, os.getpid())):
         fcntl.fcntl(descriptor, fcntl.F_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
 
 
-def forget(files: Files) -> None:
+def release_fence(files: FileIdentity) -> None:
     """All environments of this database are closed: closing the file gives up no lock that is needed."""
-    _open.pop(files, None)
-    if (descriptor := _fences.pop(files, None)) is not None:
+    _open_counts.pop(files, None)
+    if (descriptor := _fence_descriptors.pop(files, None)) is not None:
         os.close(descriptor)
 
 
-def forget_all() -> None:
+def release_all_fences() -> None:
     """In a forked child, which has none of the parent's locks and no environment open."""
-    for files in {*_open, *_fences}:
-        forget(files)
+    for files in {*_open_counts, *_fence_descriptors}:
+        release_fence(files)

@@ -16,10 +16,10 @@ from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.resources.fork_guard import module_lock
 from viewkeeper.store.lmdb import second_environment
 from viewkeeper.store.lmdb.environment import DURABILITIES, Environment
-from viewkeeper.store.ordered.location import check_place
+from viewkeeper.store.ordered.location import check_directory
 
 _registry: dict[Path, list[Environment]] = {}
-_all: weakref.WeakSet[Environment] = weakref.WeakSet()
+_open_environments: weakref.WeakSet[Environment] = weakref.WeakSet()
 _registry_lock = module_lock()
 
 
@@ -29,7 +29,7 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
         raise BadValue(f"mode={mode!r} is unknown.", hint="Use mode='w' (the default) or mode='r'.")
     if durability not in DURABILITIES:
         raise BadValue(f"durability={durability!r} is unknown.", hint=f"Use one of {', '.join(DURABILITIES)}.")
-    check_place(path, mode, "data.mdb")
+    check_directory(path, mode, "data.mdb")
     path = path.resolve()
     with _registry_lock:
         there = _registry.get(path, [])
@@ -39,10 +39,10 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
         if not fitting:
             fitting = [Environment(path, durability, map_size, writable=mode == "w")]
             fitting[0].open(create=mode == "w")
-            _all.add(fitting[0])
+            _open_environments.add(fitting[0])
             _registry[path] = there = [*there, *fitting]
             for environment in there:
-                environment.beside = there
+                environment.siblings = there
         [environment] = fitting
         if mode == "w" and environment.durability != durability:
             raise StoreError(
@@ -57,25 +57,25 @@ def detach(environment: Environment) -> None:
     """Close the environments of a database when nobody in this process uses them any more."""
     with _registry_lock:
         environment.references -= 1
-        if not in_use(environment):
-            if _registry.get(environment.path) is environment.beside:
+        if not count_users(environment):
+            if _registry.get(environment.path) is environment.siblings:
                 del _registry[environment.path]
-            for closing in environment.beside:
+            for closing in environment.siblings:
                 closing.close()
-            second_environment.forget(environment.files)
+            second_environment.release_fence(environment.file_identity)
 
 
-def in_use(environment: Environment) -> int:
+def count_users(environment: Environment) -> int:
     """How many stores of this process have the database open."""
-    return sum(e.references for e in environment.beside)
+    return sum(e.references for e in environment.siblings)
 
 
 def _after_fork() -> None:
-    for environment in _all:
-        environment.forget()
+    for environment in _open_environments:
+        environment.abandon()
     _registry.clear()
-    _all.clear()
-    second_environment.forget_all()
+    _open_environments.clear()
+    second_environment.release_all_fences()
 
 
 os.register_at_fork(after_in_child=_after_fork)

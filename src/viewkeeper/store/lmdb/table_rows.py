@@ -28,52 +28,52 @@ import pyarrow.compute as pc
 
 from viewkeeper.model.schema import Table
 from viewkeeper.store.lmdb import btree_pages
-from viewkeeper.store.ordered.row_images import Images, binary, by_key, join
+from viewkeeper.store.ordered.row_images import RowImages, binary_array, concat_images, sort_by_key
 
-LONGEST_KEY = 510
+MAX_PLAIN_KEY = 510
 """Stored as it is; a longer one becomes a bucket's."""
 
-PREFIX = 495
+LONG_KEY_PREFIX = 495
 
-_LONG = b"long:%d"
+_LONG_KEYS_RECORD = b"long:%d"
 _BUCKET = b"\xb1"
 _LENGTHS = struct.Struct("<II")
 # So few rows that they stay in the processor's cache until they are decoded: half as many or twice as many are slower.
 _BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
-_TRIED = 16
+_SAMPLED_ROWS = 16
 """Rows of a slice that are looked at before all of them are written."""
 
 
 # -- apply ------------------------------------------------------------------------------------------------------------
 
 
-def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> RowImages:
     """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
     if not len(keys):
-        return Images(keys, after, after)
-    keys, after = by_key(table, keys, after)
+        return RowImages(keys, after, after)
+    keys, after = sort_by_key(table, keys, after)
     names = keys.to_pylist()
-    if max(map(len, names)) <= LONGEST_KEY:
-        return _apply_short(txn, db, names, keys, after)
-    short = pc.less_equal(pc.binary_length(keys), LONGEST_KEY)
+    if max(map(len, names)) <= MAX_PLAIN_KEY:
+        return _apply_plain_keys(txn, db, names, keys, after)
+    short = pc.less_equal(pc.binary_length(keys), MAX_PLAIN_KEY)
     long = pc.invert(short)
     few = keys.filter(short)
-    return join(
+    return concat_images(
         [
-            _apply_short(txn, db, few.to_pylist(), few, after.filter(short)),
-            _apply_long(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
+            _apply_plain_keys(txn, db, few.to_pylist(), few, after.filter(short)),
+            _apply_long_keys(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
         ]
     )
 
 
-def _apply_short(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+def _apply_plain_keys(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, after: pa.BinaryArray) -> RowImages:
     """`names` are the keys. They and the rows become Python's bytes once: LMDB takes and gives nothing else."""
     cursor = txn.cursor(db=db)
     # Keys beyond the table's last are new: nothing to look up, and their rows are appended.
     known = bisect_right(names, cursor.key()) if cursor.last() else 0
     rows = after.to_pylist()
     has_rows = all(rows)
-    if replaced := has_rows and _change(cursor, names, rows, known):
+    if replaced := has_rows and _should_replace_all(cursor, names, rows, known):
         before = list(map(cursor.replace, itertools.islice(names, known), rows))
         if not all(before):
             before = [row or b"" for row in before]
@@ -84,30 +84,30 @@ def _apply_short(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, af
     if not all(changed):
         known = sum(changed[:known])
         names, before, rows = (list(itertools.compress(side, changed)) for side in (names, before, rows))
-        keys, after = binary(names), binary(rows)
+        keys, after = binary_array(names), binary_array(rows)
     if has_rows:
         if not replaced:
             cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
         cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
     else:
         _put_or_delete(txn, db, names, rows)
-    return Images(keys, binary(before), after)
+    return RowImages(keys, binary_array(before), after)
 
 
-def _change(cursor: Any, names: list[bytes], rows: list[bytes], known: int) -> bool:
+def _should_replace_all(cursor: Any, names: list[bytes], rows: list[bytes], existing: int) -> bool:
     """Whether the first so many rows are many and, by a few of them, all become others: then each is found and written
     in one go. A row that turns out to be the same was written once more, which changes nothing but pages."""
-    step = known // _TRIED
+    step = existing // _SAMPLED_ROWS
     if step < 2:
         return False
-    tried = map(cursor.get, itertools.islice(names, 0, known, step), itertools.repeat(b""))
-    return all(map(ne, tried, itertools.islice(rows, 0, known, step)))
+    tried = map(cursor.get, itertools.islice(names, 0, existing, step), itertools.repeat(b""))
+    return all(map(ne, tried, itertools.islice(rows, 0, existing, step)))
 
 
 def rewrite(txn: Any, db: Any, meta: Any, table: Table, keys: Sequence[bytes], after: Sequence[bytes]) -> None:
     """The same for rows that are known to change."""
-    if max(map(len, keys), default=0) > LONGEST_KEY:
-        apply(txn, db, meta, table, binary(keys), binary(after))
+    if max(map(len, keys), default=0) > MAX_PLAIN_KEY:
+        apply(txn, db, meta, table, binary_array(keys), binary_array(after))
     else:
         _put_or_delete(txn, db, keys, after)
 
@@ -127,26 +127,26 @@ def _put_or_delete(txn: Any, db: Any, names: Sequence[bytes], rows: Sequence[byt
 
 def find(txn: Any, db: Any, key: bytes) -> bytes | None:
     """One row."""
-    if len(key) > LONGEST_KEY:
-        return dict(_open_bucket(txn.get(_bucket_key(key), db=db))).get(key)
+    if len(key) > MAX_PLAIN_KEY:
+        return dict(_decode_bucket(txn.get(_bucket_key(key), db=db))).get(key)
     row: bytes | None = txn.get(key, db=db)
     return row
 
 
-def each(txn: Any, db: Any, keys: Sequence[bytes]) -> list[bytes]:
+def find_in_order(txn: Any, db: Any, keys: Sequence[bytes]) -> list[bytes]:
     """The row of each key; empty where there is none."""
     get = txn.get
-    if max(map(len, keys), default=0) <= LONGEST_KEY:
+    if max(map(len, keys), default=0) <= MAX_PLAIN_KEY:
         return [get(key, b"", db) for key in keys]
     return [find(txn, db, key) or b"" for key in keys]
 
 
-def find_many(txn: Any, db: Any, keys: pa.BinaryArray) -> pa.BinaryArray:
+def find_rows(txn: Any, db: Any, keys: pa.BinaryArray) -> pa.BinaryArray:
     """The rows of those keys that are there, in no order."""
     names = keys.to_pylist()
-    long = [name for name in names if len(name) > LONGEST_KEY]
+    long = [name for name in names if len(name) > MAX_PLAIN_KEY]
     if long:
-        names = [name for name in names if len(name) <= LONGEST_KEY]
+        names = [name for name in names if len(name) <= MAX_PLAIN_KEY]
     found = [row for _, row in txn.cursor(db=db).getmulti(names)]
     found.extend(row for name in long if (row := find(txn, db, name)) is not None)
     return pa.array(found, pa.binary())
@@ -158,10 +158,10 @@ def scan(
     """The rows of a key range in key order, some at a time."""
     size = _batch_rows(txn, db)
     left = limit
-    if txn.get(_LONG % table_id, db=meta) is not None:
-        batches = _scan_long(txn.cursor(db=db), start, stop, size)
+    if txn.get(_LONG_KEYS_RECORD % table_id, db=meta) is not None:
+        batches = _scan_long_keys(txn.cursor(db=db), start, stop, size)
     else:
-        batches = _scan_short(txn.cursor(db=db), start, stop, size, limit)
+        batches = _scan_plain_keys(txn.cursor(db=db), start, stop, size, limit)
     for rows in batches:
         if left is not None:
             rows = rows[:left]
@@ -179,7 +179,7 @@ def _batch_rows(txn: Any, db: Any) -> int:
     return int(min(_BATCH_ROWS, max(1, _BATCH_BYTES * stat["entries"] // max(size, 1))))
 
 
-def _scan_short(
+def _scan_plain_keys(
     cursor: Any, start: bytes | None, stop: bytes | None, size: int, limit: int | None
 ) -> Iterator[list[bytes]]:
     # Values only, twice as fast as items: the key on which the cursor stops tells whether they went too far. A range
@@ -206,8 +206,8 @@ def _scan_short(
         size = min(8 * size, largest)
 
 
-def _scan_long(cursor: Any, start: bytes | None, stop: bytes | None, size: int) -> Iterator[list[bytes]]:
-    if not (cursor.set_range(start[:PREFIX]) if start else cursor.first()):
+def _scan_long_keys(cursor: Any, start: bytes | None, stop: bytes | None, size: int) -> Iterator[list[bytes]]:
+    if not (cursor.set_range(start[:LONG_KEY_PREFIX]) if start else cursor.first()):
         return
     items: Iterator[tuple[bytes, bytes]] = _in_key_order(cursor.iternext())
     if start:
@@ -219,41 +219,43 @@ def _scan_long(cursor: Any, start: bytes | None, stop: bytes | None, size: int) 
 
 
 def _in_key_order(records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    for head, group in itertools.groupby(records, lambda record: record[0][:PREFIX]):
-        if len(head) < PREFIX:
+    for head, group in itertools.groupby(records, lambda record: record[0][:LONG_KEY_PREFIX]):
+        if len(head) < LONG_KEY_PREFIX:
             yield from group
         else:
-            yield from sorted(itertools.chain.from_iterable(_rows_of(key, value) for key, value in group))
+            yield from sorted(itertools.chain.from_iterable(_record_rows(key, value) for key, value in group))
 
 
-def _rows_of(key: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
-    return _open_bucket(value) if len(key) > LONGEST_KEY else [(key, value)]
+def _record_rows(key: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+    return _decode_bucket(value) if len(key) > MAX_PLAIN_KEY else [(key, value)]
 
 
-def split_points(txn: Any, db: Any, table_id: int, data: Path, parts: int) -> list[bytes]:
+def split_points(txn: Any, db: Any, table_id: int, data: Path, range_count: int) -> list[bytes]:
     # Cut to the prefix, so that records which are sorted while scanning stay together.
-    points = (key[:PREFIX] for key in btree_pages.split_points(txn, db, b"t%d" % table_id, data, parts))
+    points = (key[:LONG_KEY_PREFIX] for key in btree_pages.split_points(txn, db, b"t%d" % table_id, data, range_count))
     return sorted(set(points))
 
 
 # -- long keys --------------------------------------------------------------------------------------------------------
 
 
-def shared_buckets(txn: Any, meta: Any, table_id: int) -> int:
+def count_shared_rows(txn: Any, meta: Any, table_id: int) -> int:
     """Rows that share a bucket with an earlier one: LMDB does not count them."""
-    return int(bytes(txn.get(_LONG % table_id, default=b"0", db=meta)))
+    return int(bytes(txn.get(_LONG_KEYS_RECORD % table_id, default=b"0", db=meta)))
 
 
 def forget_long_keys(txn: Any, meta: Any, table_id: int) -> None:
-    txn.delete(_LONG % table_id, db=meta)
+    txn.delete(_LONG_KEYS_RECORD % table_id, db=meta)
 
 
-def _apply_long(txn: Any, db: Any, meta: Any, table_id: int, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+def _apply_long_keys(
+    txn: Any, db: Any, meta: Any, table_id: int, keys: pa.BinaryArray, after: pa.BinaryArray
+) -> RowImages:
     changed: list[tuple[bytes, bytes, bytes]] = []
-    shared = shared_buckets(txn, meta, table_id)
+    shared = count_shared_rows(txn, meta, table_id)
     for key, row in zip(keys.to_pylist(), after.to_pylist(), strict=True):
         name = _bucket_key(key)
-        bucket = dict(_open_bucket(txn.get(name, db=db)))
+        bucket = dict(_decode_bucket(txn.get(name, db=db)))
         size = max(len(bucket), 1)
         old = bucket.pop(key, b"")
         if old == row:
@@ -263,22 +265,22 @@ def _apply_long(txn: Any, db: Any, meta: Any, table_id: int, keys: pa.BinaryArra
             bucket[key] = row
         shared += max(len(bucket), 1) - size
         if bucket:
-            txn.put(name, _close_bucket(bucket), db=db)
+            txn.put(name, _encode_bucket(bucket), db=db)
         else:
             txn.delete(name, db=db)
-    txn.put(_LONG % table_id, b"%d" % shared, db=meta)
-    return Images(*(pa.array([change[at] for change in changed], pa.binary()) for at in range(3)))
+    txn.put(_LONG_KEYS_RECORD % table_id, b"%d" % shared, db=meta)
+    return RowImages(*(pa.array([change[at] for change in changed], pa.binary()) for at in range(3)))
 
 
 def _bucket_key(key: bytes) -> bytes:
-    return key[:PREFIX] + digest(key)
+    return key[:LONG_KEY_PREFIX] + digest(key)
 
 
 def digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=16).digest()
 
 
-def _open_bucket(value: bytes | None) -> list[tuple[bytes, bytes]]:
+def _decode_bucket(value: bytes | None) -> list[tuple[bytes, bytes]]:
     rows: list[tuple[bytes, bytes]] = []
     at = 1
     while value is not None and at < len(value):
@@ -289,5 +291,5 @@ def _open_bucket(value: bytes | None) -> list[tuple[bytes, bytes]]:
     return rows
 
 
-def _close_bucket(bucket: dict[bytes, bytes]) -> bytes:
+def _encode_bucket(bucket: dict[bytes, bytes]) -> bytes:
     return _BUCKET + b"".join(_LENGTHS.pack(len(key), len(row)) + key + row for key, row in sorted(bucket.items()))

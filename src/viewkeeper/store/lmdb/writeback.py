@@ -16,20 +16,20 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from viewkeeper.resources.memory import of_libc
+from viewkeeper.resources.memory import libc_function
 
-LARGE = 64 << 20
+MIN_WRITEBACK_BYTES = 64 << 20
 """Bytes of a call from which it is worth a thread."""
 
-_PAUSE = 0.02
-_BEGIN = 2
+_WRITEBACK_INTERVAL = 0.02
+_WRITE_FLAG = 2
 """SYNC_FILE_RANGE_WRITE: begin, and wait for nothing that was begun before."""
 
 
 @contextmanager
-def writing_ahead(data: Path) -> Iterator[None]:
+def start_writeback(data: Path) -> Iterator[None]:
     """Let the system write a data file's changed pages until the block ends, where it can be asked to."""
-    begin = _begin()
+    begin = _writeback_function()
     if begin is None:
         yield
         return
@@ -40,7 +40,7 @@ def writing_ahead(data: Path) -> Iterator[None]:
         with suppress(OSError):
             descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                while not done.wait(_PAUSE) and begin(descriptor):
+                while not done.wait(_WRITEBACK_INTERVAL) and begin(descriptor):
                     pass
             finally:
                 os.close(descriptor)
@@ -55,12 +55,12 @@ def writing_ahead(data: Path) -> Iterator[None]:
 
 
 @cache
-def _begin() -> Callable[[int], bool] | None:
+def _writeback_function() -> Callable[[int], bool] | None:
     """Begin to write all of a file, and say whether that can be asked of it; None on a system that does not know it."""
     import ctypes
 
-    ask = of_libc("sync_file_range")
+    ask = libc_function("sync_file_range")
     if ask is None:
         return None
     ask.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return lambda descriptor: bool(ask(descriptor, 0, 0, _BEGIN) == 0)
+    return lambda descriptor: bool(ask(descriptor, 0, 0, _WRITE_FLAG) == 0)

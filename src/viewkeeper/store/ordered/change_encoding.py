@@ -20,72 +20,81 @@ from viewkeeper.model.encoding.keys import encode_keys
 from viewkeeper.model.encoding.rows import encode_rows
 from viewkeeper.model.schema import Table
 from viewkeeper.store.contract.commits import ViewChange
-from viewkeeper.store.contract.tables import typed
-from viewkeeper.store.ordered.row_images import LARGEST_KEY, LARGEST_ROW, no_rows
-from viewkeeper.store.ordered.write_call import encoded_entries
+from viewkeeper.store.contract.tables import convert_rows
+from viewkeeper.store.ordered.row_images import MAX_KEY_BYTES, MAX_ROW_BYTES, empty_rows
+from viewkeeper.store.ordered.write_call import encode_change_rows
 
-EncodedRows = tuple[Table, pa.BinaryArray, pa.BinaryArray]
+EncodedChange = tuple[Table, pa.BinaryArray, pa.BinaryArray]
 
-_FEW = 256
+_MAX_GROUPED_ROWS = 256
 """Rows of a change that is encoded together with others."""
 
 
-def encoded_changes(changes: Sequence[ViewChange]) -> Iterator[EncodedRows]:
+def encode_view_changes(changes: Sequence[ViewChange]) -> Iterator[EncodedChange]:
     """Table, keys and rows (empty: delete), some at a time."""
     alike: dict[Any, list[ViewChange]] = {}
     for change in changes:
         table = change.table
-        few = change.puts.num_rows + change.deletes.num_rows <= _FEW and table.key and not table.gone
-        alike.setdefault(_shape(table) if few else id(change), []).append(change)
+        few = (
+            change.puts.num_rows + change.deletes.num_rows <= _MAX_GROUPED_ROWS
+            and table.key
+            and not table.dropped_columns
+        )
+        alike.setdefault(_encoding_shape(table) if few else id(change), []).append(change)
     for group in alike.values():
-        puts = [(c.table, typed(c.table, c.puts, c.table.arrow.names)) for c in group if c.puts.num_rows]
-        found = _together(puts) if len(group) > 1 else None
+        puts = [(c.table, convert_rows(c.table, c.puts, c.table.arrow.names)) for c in group if c.puts.num_rows]
+        found = _encode_puts_together(puts) if len(group) > 1 else None
         if found is None:  # one by itself, or one of them is too large, which is said of it by name
             for one in group:
-                yield from ((one.table, *piece) for piece in encoded_entries(one.table, one.puts, one.deletes))
+                yield from ((one.table, *piece) for piece in encode_change_rows(one.table, one.puts, one.deletes))
             continue
         yield from found
-        yield from _gone([c for c in group if c.deletes.num_rows])
+        yield from _encode_deletes_together([c for c in group if c.deletes.num_rows])
 
 
-def as_table(change: ViewChange) -> pa.Table:
+def encode_as_table(change: ViewChange) -> pa.Table:
     """The same for one change, its keys in order, as a table to be sent: a chunk for each piece."""
     schema = pa.schema([("key", pa.binary()), ("row", pa.binary())])
-    pieces = encoded_entries(change.table, change.puts, change.deletes)
+    pieces = encode_change_rows(change.table, change.puts, change.deletes)
     return pa.Table.from_batches([pa.record_batch([*piece], schema=schema) for piece in pieces], schema)
 
 
-def _shape(table: Table) -> Any:
+def _encoding_shape(table: Table) -> Any:
     """What the bytes of a table's rows and keys depend on."""
-    places = {column.name: place for place, column in enumerate(table.stored)}
+    places = {column.name: place for place, column in enumerate(table.stored_columns)}
     keys = tuple((places[k.column], k.descending, k.nulls_last) for k in table.key)
-    return tuple(column.type for column in table.stored), keys
+    return tuple(column.type for column in table.stored_columns), keys
 
 
-def _together(puts: Sequence[tuple[Table, pa.Table]]) -> list[EncodedRows] | None:
+def _encode_puts_together(puts: Sequence[tuple[Table, pa.Table]]) -> list[EncodedChange] | None:
     if not puts:
         return []
     first = puts[0][0]
     rows = pa.concat_tables([rows.rename_columns(first.arrow.names) for _, rows in puts]).combine_chunks()
     keys, after = encode_keys(first, rows), encode_rows(first, rows)
-    if pc.max(pc.binary_length(keys)).as_py() > LARGEST_KEY or pc.max(pc.binary_length(after)).as_py() > LARGEST_ROW:
+    if (
+        pc.max(pc.binary_length(keys)).as_py() > MAX_KEY_BYTES
+        or pc.max(pc.binary_length(after)).as_py() > MAX_ROW_BYTES
+    ):
         return None
-    return _cut([table for table, _ in puts], [rows.num_rows for _, rows in puts], keys, after)
+    return _split_by_table([table for table, _ in puts], [rows.num_rows for _, rows in puts], keys, after)
 
 
-def _gone(changes: Sequence[ViewChange]) -> list[EncodedRows]:
+def _encode_deletes_together(changes: Sequence[ViewChange]) -> list[EncodedChange]:
     if not changes:
         return []
     first = changes[0].table
     names = [column.name for column in first.key_columns]
-    listed = [typed(c.table, c.deletes, [k.name for k in c.table.key_columns]).rename_columns(names) for c in changes]
+    listed = [
+        convert_rows(c.table, c.deletes, [k.name for k in c.table.key_columns]).rename_columns(names) for c in changes
+    ]
     keys = encode_keys(first, pa.concat_tables(listed).combine_chunks())
-    return _cut([c.table for c in changes], [rows.num_rows for rows in listed], keys, no_rows(len(keys)))
+    return _split_by_table([c.table for c in changes], [rows.num_rows for rows in listed], keys, empty_rows(len(keys)))
 
 
-def _cut(
+def _split_by_table(
     tables: Sequence[Table], counts: Sequence[int], keys: pa.BinaryArray, after: pa.BinaryArray
-) -> list[EncodedRows]:
+) -> list[EncodedChange]:
     """By table, the keys of each in order."""
     numbers = np.repeat(np.arange(len(tables), dtype=">u4"), counts).view(np.uint8)
     offsets = np.arange(len(keys) + 1, dtype=np.int32) * np.int32(4)

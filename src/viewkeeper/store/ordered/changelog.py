@@ -10,95 +10,100 @@ from operator import attrgetter
 import pyarrow as pa
 
 from viewkeeper import failpoints
-from viewkeeper.model.encoding.keys import bounded
+from viewkeeper.model.encoding.keys import restrict_to_prefix
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.commits import Hold, Pending, Touched
-from viewkeeper.store.contract.tables import Feed, column_names
+from viewkeeper.store.contract.commits import ChangedTable, LogHold, PendingChanges
+from viewkeeper.store.contract.tables import ChangeLog, column_names
 from viewkeeper.store.ordered import log_format, metadata
-from viewkeeper.store.ordered.handle import Opened, OrderedRecords
-from viewkeeper.store.ordered.row_images import NOTHING, Images, net, within
-from viewkeeper.store.ordered.write_call import delta
+from viewkeeper.store.ordered.handle import OrderedCatalogStore, StoreHandle
+from viewkeeper.store.ordered.row_images import NO_IMAGES, RowImages, filter_key_range, net_delta
+from viewkeeper.store.ordered.write_call import images_to_delta
 
-_ASKED = 64
-_NOTHING = Pending(0, 0, None)
+_MAX_CACHED_REQUESTS = 64
+_NO_CHANGES = PendingChanges(0, 0, None)
 _position = attrgetter("position")
 
 
-class OrderedFeed(Feed):
+class OrderedChangeLog(ChangeLog):
     """Reads and cuts the change log."""
 
-    def __init__(self, opened: Opened, known: OrderedRecords) -> None:
-        self.url = opened.url
-        self._opened = opened
-        self._records = known
-        self._measured = log_format.Measured()
-        self._waiting: dict[tuple[int, tuple[int, ...]], tuple[int, Pending]] = {}
+    def __init__(self, handle: StoreHandle, catalog_store: OrderedCatalogStore) -> None:
+        self.url = handle.url
+        self._handle = handle
+        self._catalog_store = catalog_store
+        self._log_size = log_format.LogSize()
+        self._pending_cache: dict[tuple[int, tuple[int, ...]], tuple[int, PendingChanges]] = {}
         """What waited after a position, up to another: the log only grows, so the next look reads on from there."""
 
     def head(self) -> int:
-        return self._opened.live().number(metadata.HEAD)
+        return self._handle.require_open().read_counter(metadata.HEAD)
 
-    def changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table:
+    def changes(self, table: Table, columns: Sequence[str], after: int, up_to: int) -> pa.Table:
         wanted = column_names(table, columns)
-        with self._opened.read(only_log=True) as state:
-            self._opened.check_kept(state, after)
-            table = self._records.shown(state).reading(table)
-            found = log_format.entries(state.log, after, upto, [table.home])
-            deltas = [delta(table, _own(table, images), wanted, 1) for images in log_format.gather(found)]
-        return pa.concat_tables(deltas) if deltas else delta(table, NOTHING, wanted, 1)
+        with self._handle.read(only_log=True) as state:
+            self._handle.check_log_retained(state, after)
+            table = self._catalog_store.catalog_at(state).readable_version(table)
+            found = log_format.entries(state.log, after, up_to, [table.storage_id])
+            deltas = [
+                images_to_delta(table, _images_of_table(table, images), wanted, 1)
+                for images in log_format.decode_entries(found)
+            ]
+        return pa.concat_tables(deltas) if deltas else images_to_delta(table, NO_IMAGES, wanted, 1)
 
-    def net_changes(self, table: Table, columns: Sequence[str], after: int, upto: int) -> pa.Table | None:
+    def net_changes(self, table: Table, columns: Sequence[str], after: int, up_to: int) -> pa.Table | None:
         if table.is_bag and not table.is_stored:
             return None  # its entries are deltas, which add up, not states that follow each other
-        return self.part_of_changes(table, columns, after, upto, 0, 1)
+        return self.changes_partition(table, columns, after, up_to, 0, 1)
 
-    def part_of_changes(
-        self, table: Table, columns: Sequence[str], after: int, upto: int, part: int, parts: int
+    def changes_partition(
+        self, table: Table, columns: Sequence[str], after: int, up_to: int, partition: int, partition_count: int
     ) -> pa.Table:
         wanted = column_names(table, columns)
-        with self._opened.read(only_log=True) as state:
-            self._opened.check_kept(state, after)
-            table = self._records.shown(state).reading(table)
-            start, stop = log_format.share(state.log, after, upto, table.home, part, parts)
-            found = log_format.between(state.log, start, stop, [table.home])
-            pieces = [_own(table, images) for images in log_format.gather(found)]
-        return net(table, pieces, wanted)
+        with self._handle.read(only_log=True) as state:
+            self._handle.check_log_retained(state, after)
+            table = self._catalog_store.catalog_at(state).readable_version(table)
+            start, stop = log_format.partition_bounds(
+                state.log, after, up_to, table.storage_id, partition, partition_count
+            )
+            found = log_format.entries_between(state.log, start, stop, [table.storage_id])
+            pieces = [_images_of_table(table, images) for images in log_format.decode_entries(found)]
+        return net_delta(table, pieces, wanted)
 
     def entries(
-        self, table: Table, columns: Sequence[str], after: int, upto: int
+        self, table: Table, columns: Sequence[str], after: int, up_to: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
         """Like `changes`, call by call: position, time, and the delta of some chunks of it."""
         wanted = column_names(table, columns)
-        with self._opened.read(only_log=True) as state:
-            self._opened.check_kept(state, after)
-            table = self._records.shown(state).reading(table)
+        with self._handle.read(only_log=True) as state:
+            self._handle.check_log_retained(state, after)
+            table = self._catalog_store.catalog_at(state).readable_version(table)
             found = []
-            for position, call in groupby(log_format.entries(state.log, after, upto, [table.home]), _position):
+            for position, call in groupby(log_format.entries(state.log, after, up_to, [table.storage_id]), _position):
                 chunks = list(call)
-                found += [(position, chunks[0].time, images) for images in log_format.gather(chunks)]
+                found += [(position, chunks[0].time, images) for images in log_format.decode_entries(chunks)]
         for position, when, images in found:
-            if len(own := _own(table, images)):
-                yield position, when, delta(table, own, wanted, 1)
+            if len(own := _images_of_table(table, images)):
+                yield position, when, images_to_delta(table, own, wanted, 1)
 
-    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> Pending:
-        with self._opened.read(only_log=True) as state:
-            self._opened.check_kept(state, after)
-            head = metadata.read_number(state.meta, metadata.HEAD)
+    def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> PendingChanges:
+        with self._handle.read(only_log=True) as state:
+            self._handle.check_log_retained(state, after)
+            head = metadata.read_counter(state.meta, metadata.HEAD)
             asked = (after, tuple(tables))
-            upto, found = self._waiting.get(asked, (after, _NOTHING))
+            upto, found = self._pending_cache.get(asked, (after, _NO_CHANGES))
             if upto > head:  # by another thread, which has seen more
-                upto, found = after, _NOTHING
+                upto, found = after, _NO_CHANGES
             if upto < head:
-                found = _more(found, log_format.entries(state.log, upto, head, tables))
-        if len(self._waiting) >= _ASKED:
-            self._waiting.clear()
-        self._waiting[asked] = head, found
+                found = _add_entries(found, log_format.entries(state.log, upto, head, tables))
+        if len(self._pending_cache) >= _MAX_CACHED_REQUESTS:
+            self._pending_cache.clear()
+        self._pending_cache[asked] = head, found
         return found
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
-        with self._opened.read(only_log=True) as state:
-            self._opened.check_kept(state, after)
-            head = metadata.read_number(state.meta, metadata.HEAD)
+        with self._handle.read(only_log=True) as state:
+            self._handle.check_log_retained(state, after)
+            head = metadata.read_counter(state.meta, metadata.HEAD)
             counted, before, call = 0, None, None
             for entry in log_format.entries(state.log, after, head, tables):
                 if entry.position != call:
@@ -108,59 +113,59 @@ class OrderedFeed(Feed):
                     return before
             return head
 
-    def touched(self, after: int, upto: int) -> dict[int, Touched]:
-        with self._opened.read(only_log=True) as state:
-            self._opened.check_kept(state, after)
-            return log_format.touched(state.log, after, upto)
+    def changed_tables(self, after: int, up_to: int) -> dict[int, ChangedTable]:
+        with self._handle.read(only_log=True) as state:
+            self._handle.check_log_retained(state, after)
+            return log_format.find_changed_tables(state.log, after, up_to)
 
     def log_bytes(self) -> int | None:
-        with self._opened.read() as state:
+        with self._handle.read() as state:
             known = state.log.size()
             if known is not None:
                 return known
-            floor = metadata.read_number(state.meta, metadata.FLOOR)
-            return self._measured.bytes(state.log, floor, metadata.read_number(state.meta, metadata.HEAD))
+            floor = metadata.read_counter(state.meta, metadata.FLOOR)
+            return self._log_size.measure(state.log, floor, metadata.read_counter(state.meta, metadata.HEAD))
 
-    def truncate(self, upto: int) -> None:
-        with self._opened.write() as state:
-            held = [hold.position for hold in metadata.holds(state.meta, time.time())]
-            head = metadata.read_number(state.meta, metadata.HEAD)
-            upto = min([upto, head, *held])
-            if upto > metadata.read_number(state.meta, metadata.FLOOR):
-                log_format.forget(state.log, upto)
-                failpoints.point("commit.5.truncate.middle")
-                metadata.put_number(state.meta, metadata.FLOOR, upto)
+    def truncate(self, up_to: int) -> None:
+        with self._handle.write() as state:
+            held = [hold.position for hold in metadata.read_holds(state.meta, time.time())]
+            head = metadata.read_counter(state.meta, metadata.HEAD)
+            up_to = min([up_to, head, *held])
+            if up_to > metadata.read_counter(state.meta, metadata.FLOOR):
+                log_format.truncate(state.log, up_to)
+                failpoints.hit("commit.5.truncate.middle")
+                metadata.put_counter(state.meta, metadata.FLOOR, up_to)
 
     def hold(self, name: str, position: int, expiry: float | None = None, *, table: Table | None = None) -> None:
         """Keep the log after a position, until released or (seconds since 1970) expired. A name has one hold."""
-        with self._opened.write() as state:
-            self._opened.check_kept(state, position)
-            metadata.put_hold(state.meta, Hold(name, position, expiry))
+        with self._handle.write() as state:
+            self._handle.check_log_retained(state, position)
+            metadata.put_hold(state.meta, LogHold(name, position, expiry))
 
     def release_hold(self, name: str) -> None:
         """Let go of a hold; an unknown name is no error."""
-        with self._opened.write() as state:
+        with self._handle.write() as state:
             metadata.delete_hold(state.meta, name)
 
-    def holds(self) -> list[Hold]:
+    def holds(self) -> list[LogHold]:
         """The holds that have not expired."""
-        with self._opened.read() as state:
-            return metadata.holds(state.meta, time.time())
+        with self._handle.read() as state:
+            return metadata.read_holds(state.meta, time.time())
 
 
-def _own(table: Table, images: Images) -> Images:
+def _images_of_table(table: Table, images: RowImages) -> RowImages:
     """The changes of a table; of a member of a family, those of its own rows."""
-    return within(images, *bounded(table, None, None)) if table.prefix else images
+    return filter_key_range(images, *restrict_to_prefix(table, None, None)) if table.key_prefix else images
 
 
-def _more(known: Pending, entries: Iterable[log_format.Entry]) -> Pending:
+def _add_entries(pending: PendingChanges, entries: Iterable[log_format.LogEntry]) -> PendingChanges:
     """What waits, with what came after it."""
-    calls, rows, oldest, size = known.calls, known.rows, known.oldest, known.size
-    first, last, by_table = known.first, known.last, dict(known.by_table)
+    calls, rows, oldest, size = pending.calls, pending.rows, pending.oldest_time, pending.size
+    first, last, by_table = pending.first_position, pending.last_position, dict(pending.rows_by_table)
     for entry in entries:
         calls += entry.position != last
         oldest = entry.time if oldest is None else oldest
         first, last = entry.position if first is None else first, entry.position
         rows, size = rows + entry.rows, size + len(entry.body)
-        by_table[entry.table] = by_table.get(entry.table, 0) + entry.rows
-    return Pending(calls, rows, oldest, first, last, size, by_table)
+        by_table[entry.table_id] = by_table.get(entry.table_id, 0) + entry.rows
+    return PendingChanges(calls, rows, oldest, first, last, size, by_table)

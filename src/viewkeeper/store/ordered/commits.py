@@ -12,42 +12,42 @@ from viewkeeper import failpoints
 from viewkeeper.errors import MaintainerBusy
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.model.schema import Table
-from viewkeeper.store.contract.commits import Batch, Begun, StreamChange, ViewChange
-from viewkeeper.store.contract.tables import Publishing
+from viewkeeper.store.contract.commits import Batch, OpenCommit, StreamChange, ViewChange
+from viewkeeper.store.contract.tables import BatchCommits
 from viewkeeper.store.ordered import batch_record, change_encoding, metadata
-from viewkeeper.store.ordered.change_encoding import EncodedRows, encoded_changes
-from viewkeeper.store.ordered.handle import Opened, OrderedRecords
-from viewkeeper.store.ordered.lease import FileLeasing
+from viewkeeper.store.ordered.change_encoding import EncodedChange, encode_view_changes
+from viewkeeper.store.ordered.handle import OrderedCatalogStore, StoreHandle
+from viewkeeper.store.ordered.lease import FileLeaseStore
 from viewkeeper.store.ordered.maps import State
-from viewkeeper.store.ordered.write_call import Call, stream
+from viewkeeper.store.ordered.write_call import WriteCall, stream_images
 
-_READY_ROWS = 1 << 20
-_KNOWN_TABLES = 256
+_MAX_PREENCODED_ROWS = 1 << 20
+_MAX_PREOPENED_TABLES = 256
 
 
-class OrderedPublishing(Publishing):
+class OrderedCommits(BatchCommits):
     """The view changes, their log entries and the batch record become visible together."""
 
-    def __init__(self, opened: Opened, known: OrderedRecords, leasing: FileLeasing) -> None:
-        self.url = opened.url
-        self._opened = opened
-        self._records = known
-        self._leasing = leasing
+    def __init__(self, handle: StoreHandle, catalog_store: OrderedCatalogStore, lease_store: FileLeaseStore) -> None:
+        self.url = handle.url
+        self._handle = handle
+        self._catalog_store = catalog_store
+        self._lease_store = lease_store
         self._batch: Batch | None = None
-        self._last: tuple[int, batch_record.Basis | None] = (0, None)
+        self._last_basis: tuple[int, batch_record.RunBasis | None] = (0, None)
         """The last batch that was published here, and its basis: once another process has published one, it is void."""
 
-    def published(self) -> Batch | None:
-        with self._opened.read() as state:
-            number = metadata.read_number(state.meta, metadata.BATCH_NUMBER)
+    def published_batch(self) -> Batch | None:
+        with self._handle.read() as state:
+            number = metadata.read_counter(state.meta, metadata.BATCH_NUMBER)
             if number and (self._batch is None or self._batch.number != number):
                 self._batch = batch_record.read_batch(state.meta)
         return self._batch
 
-    def salvaged(self) -> Batch:
-        with self._opened.read() as state:
-            number = metadata.read_number(state.meta, metadata.BATCH_NUMBER)
-            self._batch = Batch(number, metadata.read_number(state.meta, metadata.FLOOR), {})
+    def salvage_batch(self) -> Batch:
+        with self._handle.read() as state:
+            number = metadata.read_counter(state.meta, metadata.BATCH_NUMBER)
+            self._batch = Batch(number, metadata.read_counter(state.meta, metadata.FLOOR), {})
         return self._batch
 
     def commit(
@@ -55,88 +55,94 @@ class OrderedPublishing(Publishing):
         batch: Batch,
         changes: Sequence[ViewChange | StreamChange],
         change_catalog: Callable[[Catalog], Catalog] | None = None,
-        begun: Begun | None = None,
+        open_commit: OpenCommit | None = None,
     ) -> None:
-        self._opened.writable()
-        streams = [(change.table, stream(change)) for change in changes if isinstance(change, StreamChange)]
+        self._handle.require_writable()
+        streams = [(change.table, stream_images(change)) for change in changes if isinstance(change, StreamChange)]
         stored = [change for change in changes if isinstance(change, ViewChange)]
-        pieces: Iterable[EncodedRows] = encoded_changes(stored)
-        if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _READY_ROWS:
+        pieces: Iterable[EncodedChange] = encode_view_changes(stored)
+        if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _MAX_PREENCODED_ROWS:
             pieces = list(pieces)  # before the transaction: writers wait only while rows are put
-        last, basis = self._last
-        record = batch_record.encode(batch, basis if last == batch.number - 1 else None)
+        last, basis = self._last_basis
+        record = batch_record.encode_batch(batch, basis if last == batch.number - 1 else None)
         with ExitStack() as stack:
-            call = begun.taken(stack) if isinstance(begun, _Begun) else None
+            call = open_commit.hand_over(stack) if isinstance(open_commit, _OpenTransaction) else None
             if call is None:
                 size = sum(change.puts.nbytes for change in stored)
-                state = stack.enter_context(self._opened.write([change.table.id for change in stored], size))
-                call = Call(state, size)
+                state = stack.enter_context(self._handle.write([change.table.id for change in stored], size))
+                call = WriteCall(state, size)
             state = call.state
-            self._check(state, batch.number)
+            self._check_turn(state, batch.number)
             # Step 3: the view changes, their log entries and the batch record. Step 4, publishing, is the map's commit.
             for table, keys, after in pieces:
                 call.apply(table, keys, after)
             for table, images in streams:
                 call.append(table, images)
-            failpoints.point("commit.3.middle")
+            failpoints.hit("commit.3.middle")
             call.finish(always=change_catalog is not None)
             if change_catalog is not None:
-                metadata.change_catalog(state.meta, change_catalog, self._records.known)
+                metadata.change_catalog(state.meta, change_catalog, self._catalog_store.cached)
             record.put(state.meta)
-            failpoints.point("commit.4.before")
+            failpoints.hit("commit.4.before")
         self._batch = Batch(batch.number, batch.cut, batch.record)  # as it would be read again
-        self._last = batch.number, record.basis
+        self._last_basis = batch.number, record.basis
 
-    def begin(self, number: int, tables: Sequence[Table], shares: int) -> Begun:
-        catalog = self._records.catalog()
+    def begin_commit(self, number: int, tables: Sequence[Table], share_count: int) -> OpenCommit:
+        catalog = self._catalog_store.catalog()
         stored = [t.id for t in (*catalog.tables, *(v.table for v in catalog.views_by_id.values())) if t.is_stored]
-        if len(stored) <= _KNOWN_TABLES:
+        if len(stored) <= _MAX_PREOPENED_TABLES:
             # LMDB opens a table for the first time in a transaction that writes: its reader would wait for this one.
-            with self._opened.read(stored):
+            with self._handle.read(stored):
                 pass
-        return _Begun(self._opened, tables, shares, partial(self._check, number=number))
+        return _OpenTransaction(self._handle, tables, share_count, partial(self._check_turn, number=number))
 
-    def _check(self, state: State, number: int) -> None:
-        published = metadata.read_number(state.meta, metadata.BATCH_NUMBER)
-        if number != published + 1 or self._leasing.lost:
+    def _check_turn(self, state: State, number: int) -> None:
+        published = metadata.read_counter(state.meta, metadata.BATCH_NUMBER)
+        if number != published + 1 or self._lease_store.is_lost:
             raise MaintainerBusy(
                 f"Batch {number} cannot follow batch {published}, which is published: another process"
-                f" maintains {self._opened.path}.",
+                f" maintains {self._handle.path}.",
                 hint="Open the database again.",
             )
 
 
-class _Begun(Begun):
+class _OpenTransaction(OpenCommit):
     """The transaction of a commit, from the first change on."""
 
-    def __init__(self, opened: Opened, tables: Sequence[Table], shares: int, check: Callable[[State], None]) -> None:
-        self._shares = shares
-        self._opened, self._tables, self._check = opened, [table.id for table in tables if table.is_stored], check
+    def __init__(
+        self, handle: StoreHandle, tables: Sequence[Table], share_count: int, check_turn: Callable[[State], None]
+    ) -> None:
+        self._share_count = share_count
+        self._handle, self._tables, self._check_turn = (
+            handle,
+            [table.id for table in tables if table.is_stored],
+            check_turn,
+        )
         self._stack = ExitStack()
-        self._call: Call | None = None
+        self._call: WriteCall | None = None
 
-    encode = staticmethod(change_encoding.as_table)
+    encode = staticmethod(change_encoding.encode_as_table)
 
     def apply(self, table: Table, encoded: pa.Table) -> None:
         if self._call is None:
-            size = self._shares * encoded.nbytes
-            state = self._stack.enter_context(self._opened.write(self._tables, size))
-            self._check(state)
-            self._call = Call(state, size)
+            size = self._share_count * encoded.nbytes
+            state = self._stack.enter_context(self._handle.write(self._tables, size))
+            self._check_turn(state)
+            self._call = WriteCall(state, size)
         for piece in encoded.to_batches():
             self._call.apply(table, *piece.columns)
 
-    def taken(self, stack: ExitStack) -> Call | None:
+    def hand_over(self, stack: ExitStack) -> WriteCall | None:
         """What has been done so far, for whoever ends the transaction with this stack; None if nothing."""
         call, self._call = self._call, None
         stack.enter_context(self._stack.pop_all())
         return call
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         self._call = None
-        with suppress(_GivenUp), self._stack:
-            raise _GivenUp
+        with suppress(_Aborted), self._stack:
+            raise _Aborted
 
 
-class _GivenUp(Exception):
+class _Aborted(Exception):
     """A transaction ends without its commit."""

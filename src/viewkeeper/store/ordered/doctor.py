@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from viewkeeper.errors import CorruptState
-from viewkeeper.resources.directory import Directory
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.contract.commits import Finding
 from viewkeeper.store.ordered import batch_record, lease, log_format, metadata
 from viewkeeper.store.ordered.maps import Database
 
-_SPARE = 0.05
+_MIN_FREE_FRACTION = 0.05
 """The share of the disk below which a full disk is near."""
 
 
-def examine(database: Database, state: Path) -> Iterator[Finding]:
+def examine_database(database: Database, state: Path) -> Iterator[Finding]:
     yield Finding("format", True, f"format {database.format}, the newest that this version knows")
-    yield from _records(database)
-    yield from _log(database)
-    yield _space(database, state)
-    yield _private(database.path, state)
+    yield from _check_records(database)
+    yield from _check_log(database)
+    yield _check_disk_space(database, state)
+    yield _check_permissions(database.path, state)
     yield from database.examine()
-    yield Finding("maintainer", True, lease.holder(database.path) or "nobody maintains now")
+    yield Finding("maintainer", True, lease.lease_holder(database.path) or "nobody maintains now")
 
 
-def _records(database: Database) -> Iterator[Finding]:
+def _check_records(database: Database) -> Iterator[Finding]:
     readers: dict[str, Any] = {"catalog": metadata.read_catalog, "batch": batch_record.read_batch}
     advice = {
         "catalog": "Restore the database from a copy: nothing else knows what the tables' bytes mean.",
@@ -44,19 +44,19 @@ def _records(database: Database) -> Iterator[Finding]:
             yield Finding(f"{name} record", False, damage.message, advice[name])
 
 
-def _log(database: Database) -> Iterator[Finding]:
+def _check_log(database: Database) -> Iterator[Finding]:
     """Every entry's checksum, of all tables; what keeps the log from being cut."""
     count = size = 0
     bad: list[int] = []
     with database.read(only_log=True) as state:
-        floor = metadata.read_number(state.meta, metadata.FLOOR)
-        head = metadata.read_number(state.meta, metadata.HEAD)
-        for position, body in log_format.raw(state.log):
+        floor = metadata.read_counter(state.meta, metadata.FLOOR)
+        head = metadata.read_counter(state.meta, metadata.HEAD)
+        for position, body in log_format.scan_chunks(state.log):
             count, size = count + 1, size + len(body)
-            if not log_format.is_whole(body):
+            if not log_format.has_valid_checksum(body):
                 bad.append(position)
     with database.read() as state:
-        holds = metadata.holds(state.meta, time.time())
+        holds = metadata.read_holds(state.meta, time.time())
     kept = f"{count} entries, {size / 1e6:.1f} MB, positions {floor + 1} to {head}" if count else "empty"
     if bad:
         first = ", ".join(map(str, bad[:5]))
@@ -72,34 +72,36 @@ def _log(database: Database) -> Iterator[Finding]:
         yield Finding("log retention", not forever, text, "Release the hold if nobody comes back." if forever else "")
 
 
-def _space(database: Database, state: Path) -> Finding:
+def _check_disk_space(database: Database, state: Path) -> Finding:
     disk = shutil.disk_usage(database.path)
-    files = Directory(state).size("*.vkr")  # of which some may go meanwhile
-    near = disk.free < max(_SPARE * disk.total, files)
-    sizes = f"the database has {database.used() / 1e9:.3f} GB, its state {files / 1e9:.3f} GB"
+    files = StateDirectory(state).total_bytes("*.vkr")  # of which some may go meanwhile
+    near = disk.free < max(_MIN_FREE_FRACTION * disk.total, files)
+    sizes = f"the database has {database.used_bytes() / 1e9:.3f} GB, its state {files / 1e9:.3f} GB"
     advice = "Free some space: merging state needs as much again as the state has." if near else ""
     return Finding("disk space", not near, f"{disk.free / 1e9:.1f} GB free; {sizes}", advice)
 
 
-def _private(path: Path, state: Path) -> Finding:
+def _check_permissions(path: Path, state: Path) -> Finding:
     # Of a directory that only its owner can enter nobody else sees what is in it.
     entered = [
-        p for p in dict.fromkeys((path, state)) if p.exists() and _is_shown(p) and not _is_closed(p.parent, path)
+        p
+        for p in dict.fromkeys((path, state))
+        if p.exists() and _is_shared_access(p) and not _is_protected(p.parent, path)
     ]
-    shown = [p for place in entered for p in (place, *place.glob("*")) if _is_shown(p)]
+    shown = [p for place in entered for p in (place, *place.glob("*")) if _is_shared_access(p)]
     if shown:
         names = ", ".join(p.name for p in shown[:5])
         return Finding("permissions", False, f"others may read or write {names}", f"chmod -R go-rwx {path}")
     return Finding("permissions", True, "only its owner can read it")
 
 
-def _is_shown(path: Path) -> bool:
+def _is_shared_access(path: Path) -> bool:
     try:
         return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
     except FileNotFoundError:  # it was listed, and has gone since
         return False
 
 
-def _is_closed(place: Path, path: Path) -> bool:
+def _is_protected(directory: Path, path: Path) -> bool:
     """Whether it is the database's own directory, or in it, and that is closed to others."""
-    return (place == path or path in place.parents) and not _is_shown(path)
+    return (directory == path or path in directory.parents) and not _is_shared_access(path)

@@ -8,46 +8,46 @@ from typing import Any
 
 from viewkeeper.errors import ReadOnly, SnapshotGone, StoreError
 from viewkeeper.model.catalog.catalog import Catalog
-from viewkeeper.resources.finalizers import when_lost
+from viewkeeper.resources.finalizers import add_finalizer
 from viewkeeper.resources.fork_guard import owned
-from viewkeeper.store.contract.tables import Records
+from viewkeeper.store.contract.tables import CatalogStore
 from viewkeeper.store.ordered import metadata
 from viewkeeper.store.ordered.maps import Database, State
 
 
-class Opened:
+class StoreHandle:
     """What the parts of a store share. When it is lost, the database is let go of."""
 
     def __init__(self, database: Database, mode: str) -> None:
         self._database = database
         self._mode = mode
-        self._open = True
-        self._lost = when_lost(self, database.detach)
+        self._is_open = True
+        self._finalizer = add_finalizer(self, database.detach)
         self.path = database.path
         self.url = f"{database.scheme}:{database.path}"
-        self.said = f"The database {self.url} was opened"
-        owned(self, self.said)
+        self.fork_description = f"The database {self.url} was opened"
+        owned(self, self.fork_description)
 
-    def live(self) -> Database:
-        if not self._open:
+    def require_open(self) -> Database:
+        if not self._is_open:
             raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
         return self._database
 
-    def writable(self) -> Database:
-        database = self.live()
+    def require_writable(self) -> Database:
+        database = self.require_open()
         if self._mode == "r":
             raise ReadOnly(f"The database {self.path} was opened with mode='r'.", hint="Open it with mode='w'.")
         return database
 
     def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> AbstractContextManager[State]:
-        return self.live().read(tables, only_log=only_log)
+        return self.require_open().read(tables, only_log=only_log)
 
     def write(self, tables: Sequence[int] = (), size: int = 0) -> AbstractContextManager[State]:
-        return self.writable().write(tables, size)
+        return self.require_writable().write(tables, size)
 
-    def check_kept(self, state: State, after: int) -> None:
+    def check_log_retained(self, state: State, after: int) -> None:
         """SnapshotGone if the log of a state does not reach back to a position."""
-        floor = metadata.read_number(state.meta, metadata.FLOOR)
+        floor = metadata.read_counter(state.meta, metadata.FLOOR)
         if after < floor:
             raise SnapshotGone(
                 f"The change log of {self.path} begins after position {floor}, {after} was asked for.",
@@ -55,49 +55,49 @@ class Opened:
             )
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
-            if self._lost.detach() is not None:
+        if self._is_open:
+            self._is_open = False
+            if self._finalizer.detach() is not None:
                 self._database.detach()
 
 
-class OrderedRecords(Records):
+class OrderedCatalogStore(CatalogStore):
     """The catalog and the notes."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
-        self._catalog = Catalog()
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
+        self._cached = Catalog()
 
     def catalog(self) -> Catalog:
-        known = self._catalog
-        if self._opened.live().number(metadata.CATALOG_VERSION) == known.version:
+        known = self._cached
+        if self._handle.require_open().read_counter(metadata.CATALOG_VERSION) == known.version:
             return known
-        with self._opened.read() as state:
-            if metadata.catalog_version(state.meta) != self._catalog.version:
-                self._catalog = metadata.read_catalog(state.meta, self._catalog)
-        return self._catalog
+        with self._handle.read() as state:
+            if metadata.catalog_version(state.meta) != self._cached.version:
+                self._cached = metadata.read_catalog(state.meta, self._cached)
+        return self._cached
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
-        with self._opened.write() as state:
-            changed = metadata.change_catalog(state.meta, change, self._catalog)
-        self._catalog = changed
+        with self._handle.write() as state:
+            changed = metadata.change_catalog(state.meta, change, self._cached)
+        self._cached = changed
         return changed
 
-    def shown(self, state: State) -> Catalog:
+    def catalog_at(self, state: State) -> Catalog:
         """The catalog as a state shows it, or later: its rows have no columns that this does not know."""
-        known = self._catalog
+        known = self._cached
         return known if metadata.catalog_version(state.meta) == known.version else self.catalog()
 
     @property
-    def known(self) -> Catalog:
+    def cached(self) -> Catalog:
         """What was read of it last."""
-        return self._catalog
+        return self._cached
 
     def note(self, name: str) -> Mapping[str, Any] | None:
-        with self._opened.read() as state:
+        with self._handle.read() as state:
             found: Mapping[str, Any] | None = metadata.read_note(state.meta, name)
         return found
 
     def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
-        with self._opened.write() as state:
+        with self._handle.write() as state:
             metadata.put_note(state.meta, name, note)

@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from viewkeeper.errors import MaintainerBusy, ReadOnly
-from viewkeeper.store.contract.tables import Leasing
-from viewkeeper.store.ordered.handle import Opened
+from viewkeeper.store.contract.tables import LeaseStore
+from viewkeeper.store.ordered.handle import StoreHandle
 
 _FILE = "maintainer.lock"
 BUSY_HINT = (
     "End it there first. Reading, writing, CREATE, ALTER and DROP work beside it; `vk run --standby` takes over."
 )
-_held: set[FileLease] = set()
+_open_leases: set[FileLease] = set()
 
 
 class FileLease:
@@ -33,10 +33,10 @@ class FileLease:
     def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor: int | None = descriptor
         self._path = path
-        _held.add(self)
+        _open_leases.add(self)
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the lock is on a file that is no longer the one others look at: somebody removed it."""
         if self._descriptor is None:
             return True
@@ -57,31 +57,31 @@ class FileLease:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        _held.discard(self)
+        _open_leases.discard(self)
 
 
-class FileLeasing(Leasing):
+class FileLeaseStore(LeaseStore):
     """The lease of a database in a directory."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+    def __init__(self, handle: StoreHandle) -> None:
+        self._handle = handle
         self._lease: FileLease | None = None
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether this store has had the lease and somebody else may have it by now."""
-        return self._lease is not None and self._lease.lost
+        return self._lease is not None and self._lease.is_lost
 
     def acquire_lease(self) -> FileLease:
-        self._opened.writable()
-        self._lease = acquire(self._opened.path)
+        self._handle.require_writable()
+        self._lease = acquire_lease(self._handle.path)
         return self._lease
 
     def lease_holder(self) -> str | None:
-        return holder(self._opened.path)
+        return lease_holder(self._handle.path)
 
 
-def acquire(directory: Path) -> FileLease:
+def acquire_lease(directory: Path) -> FileLease:
     """The lease, or MaintainerBusy with the holder's name."""
     try:
         descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -108,7 +108,7 @@ def acquire(directory: Path) -> FileLease:
     return FileLease(descriptor, directory / _FILE)
 
 
-def holder(directory: Path) -> str | None:
+def lease_holder(directory: Path) -> str | None:
     """Who maintains the database now; None if nobody does."""
     try:
         descriptor = os.open(directory / _FILE, os.O_RDONLY | os.O_CLOEXEC)
@@ -125,7 +125,7 @@ def holder(directory: Path) -> str | None:
 
 
 def _after_fork() -> None:
-    for lease in list(_held):
+    for lease in list(_open_leases):
         lease._close()
 
 

@@ -17,7 +17,7 @@ def directory_of(url: str) -> str:
     return path
 
 
-def check_place(path: Path, mode: str, marker: str) -> None:
+def check_directory(path: Path, mode: str, marker: str) -> None:
     """The path is a database, which has a file of this name, or a place where one can be made."""
     try:
         if path.exists() and not path.is_dir():

@@ -26,38 +26,38 @@ import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.encoding.keys import value_bytes
-from viewkeeper.store.contract.commits import Touched
+from viewkeeper.store.contract.commits import ChangedTable
 from viewkeeper.store.ordered.maps import OrderedMap
-from viewkeeper.store.ordered.row_images import Images, binary
+from viewkeeper.store.ordered.row_images import RowImages, binary_array
 
 CHUNK_BYTES = 512 << 10
 """Images a chunk, about. Memory for longer ones is taken from the system anew each time, which takes twice as long."""
 
-GATHER_BYTES = 4 << 20
+DECODE_BYTES = 4 << 20
 """Chunks decoded together: few enough for the processor's cache (256 MB at once took 1.7 times as long)."""
 
-_PIECE = 1024
+_POSITIONS_PER_BUCKET = 1024
 """Positions whose bytes are counted together."""
 
 _KEY = struct.Struct(">QI")
 _HEADER = struct.Struct("<BBHIdII")
-_CHECKED = _HEADER.size - 4
-_ENDS = 3 * 4
-_VERSION, _UNCHECKED, _BEFORE, _AFTER = 2, 1, 1, 2
-_END = struct.Struct("<I").unpack_from
+_CHECKSUM_OFFSET = _HEADER.size - 4
+_END_BYTES = 3 * 4
+_VERSION, _VERSION_WITHOUT_CHECK, _HAS_BEFORE, _HAS_AFTER = 2, 1, 1, 2
+_read_end = struct.Struct("<I").unpack_from
 
 Bytes = memoryview | bytes
 
 
-Place = tuple[int, int]
+ChunkPosition = tuple[int, int]
 """Of a chunk: its call's position, and its number there."""
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One chunk as it lies in the log; `body` is valid while its transaction is open."""
 
     position: int
-    table: int
+    table_id: int
     time: float
     rows: int
     body: Bytes
@@ -66,53 +66,59 @@ class Entry(NamedTuple):
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def append(
-    log: OrderedMap, position: int, chunk: int, table: int, time: float, images: Images, most: int = CHUNK_BYTES
+def append_images(
+    log: OrderedMap,
+    position: int,
+    chunk: int,
+    table: int,
+    time: float,
+    images: RowImages,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> int:
     """Append the images as chunks of about `most` bytes from number `chunk` on; the next free number."""
-    return put(log, position, chunk, encoded(table, time, images, most))
+    return put_chunks(log, position, chunk, encode_chunks(table, time, images, chunk_bytes))
 
 
-def put(log: OrderedMap, position: int, chunk: int, entries: Iterable[bytes]) -> int:
+def put_chunks(log: OrderedMap, position: int, chunk: int, chunks: Iterable[bytes]) -> int:
     """Append chunks that are encoded already; the next free number."""
-    for entry in entries:
-        log.put(_KEY.pack(position, chunk), entry, last=True)
+    for entry in chunks:
+        log.put(_KEY.pack(position, chunk), entry, append=True)
         chunk += 1
     return chunk
 
 
-def append_few(
+def append_rows(
     log: OrderedMap,
     position: int,
     chunk: int,
     table: int,
     time: float,
     sides: tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]],
-    most: int = CHUNK_BYTES,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> int:
     """The same for keys and images that Python has: where they are one chunk, no array is made."""
     whole = [b"".join(side) for side in sides]
     rows = len(sides[0])
-    if sum(map(len, whole)) + _ENDS * rows > most:
-        return append(log, position, chunk, table, time, Images(*map(binary, sides)), most)
+    if sum(map(len, whole)) + _END_BYTES * rows > chunk_bytes:
+        return append_images(log, position, chunk, table, time, RowImages(*map(binary_array, sides)), chunk_bytes)
     there = [side for side, data in enumerate(whole) if not side or data]
     form = struct.Struct(f"<{rows}I")
     body = b"".join(
         [*(form.pack(*accumulate(map(len, sides[side]))) for side in there), *(whole[side] for side in there)]
     )
-    head = _head(sum(there), table, time, rows)
+    head = _encode_header(sum(there), table, time, rows)
     checksum = zlib.crc32(body, zlib.crc32(head))
-    log.put(_KEY.pack(position, chunk), b"".join((head, checksum.to_bytes(4, "little"), body)), last=True)
+    log.put(_KEY.pack(position, chunk), b"".join((head, checksum.to_bytes(4, "little"), body)), append=True)
     return chunk + 1
 
 
-def encoded(table: int, time: float, images: Images, most: int = CHUNK_BYTES) -> Iterator[bytes]:
+def encode_chunks(table: int, time: float, images: RowImages, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
     """The images as chunks of about so many bytes."""
     rows = len(images)
-    sides = [_pieces(array) for array in (images.keys, images.before, images.after)]
-    size = sum(len(data) for _, data in sides) + _ENDS * rows
-    each = max(1, rows * most // max(size, 1))
-    ends = [_ends(offsets, each) for offsets, _ in sides]
+    sides = [_offsets_and_bytes(array) for array in (images.keys, images.before, images.after)]
+    size = sum(len(data) for _, data in sides) + _END_BYTES * rows
+    each = max(1, rows * chunk_bytes // max(size, 1))
+    ends = [_chunk_ends(offsets, each) for offsets, _ in sides]
     marks = [[*offsets[:-1:each].tolist(), int(offsets[-1])] for offsets, _ in sides]
     heads: dict[tuple[int, int], tuple[bytes, int]] = {}
     for number, start in enumerate(range(0, rows, each)):
@@ -123,7 +129,7 @@ def encoded(table: int, time: float, images: Images, most: int = CHUNK_BYTES) ->
         body += [sides[side][1][spans[side]] for side in there]
         shape = (sum(there), stop - start)  # the numbers of the sides are their flags
         if shape not in heads:
-            head = _head(shape[0], table, time, shape[1])
+            head = _encode_header(shape[0], table, time, shape[1])
             heads[shape] = head, zlib.crc32(head)
         head, checksum = heads[shape]
         for part in body:
@@ -131,35 +137,37 @@ def encoded(table: int, time: float, images: Images, most: int = CHUNK_BYTES) ->
         yield b"".join((head, checksum.to_bytes(4, "little"), *body))
 
 
-def _head(flags: int, table: int, time: float, rows: int) -> bytes:
+def _encode_header(flags: int, table: int, time: float, rows: int) -> bytes:
     """A header up to the checksum."""
-    head = _HEADER.pack(_VERSION, flags, 0, table, time, rows, 0)[:_CHECKED]
-    return head[:2] + _check(head).to_bytes(2, "little") + head[4:]
+    head = _HEADER.pack(_VERSION, flags, 0, table, time, rows, 0)[:_CHECKSUM_OFFSET]
+    return head[:2] + _header_checksum(head).to_bytes(2, "little") + head[4:]
 
 
-def _pieces(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.int32]], memoryview]:
+def _offsets_and_bytes(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.int32]], memoryview]:
     """Where values begin, and the last one ends, and their bytes."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
     return offsets - offsets[0], value_bytes(array).data
 
 
-def _ends(offsets: np.ndarray[Any, np.dtype[np.int32]], each: int) -> memoryview:
+def _chunk_ends(offsets: np.ndarray[Any, np.dtype[np.int32]], chunk_rows: int) -> memoryview:
     """Where values end in their chunk, if each has so many."""
     ends = offsets[1:]
-    if each < len(ends):
-        ends = ends - np.repeat(offsets[:-1:each], each)[: len(ends)]
+    if chunk_rows < len(ends):
+        ends = ends - np.repeat(offsets[:-1:chunk_rows], chunk_rows)[: len(ends)]
     return ends.astype("<u4").data.cast("B")
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def entries(log: OrderedMap, after: int, upto: int, tables: Sequence[int]) -> Iterator[Entry]:
+def entries(log: OrderedMap, after: int, up_to: int, tables: Sequence[int]) -> Iterator[LogEntry]:
     """The chunks of these tables in (after, upto]."""
-    return between(log, (after + 1, 0), (upto + 1, 0), tables)
+    return entries_between(log, (after + 1, 0), (up_to + 1, 0), tables)
 
 
-def between(log: OrderedMap, start: Place, stop: Place, tables: Sequence[int]) -> Iterator[Entry]:
+def entries_between(
+    log: OrderedMap, start: ChunkPosition, stop: ChunkPosition, tables: Sequence[int]
+) -> Iterator[LogEntry]:
     """The chunks of these tables from one on, before another."""
     wanted = frozenset(tables)
     if start >= stop:
@@ -169,42 +177,44 @@ def between(log: OrderedMap, start: Place, stop: Place, tables: Sequence[int]) -
         if place >= stop:
             return
         version, _, check, table, time, rows, _ = _HEADER.unpack_from(body)
-        if version not in (_VERSION, _UNCHECKED):
+        if version not in (_VERSION, _VERSION_WITHOUT_CHECK):
             raise CorruptState(f"Position {place[0]} of the change log has an unknown format.")
         if table not in wanted:
-            if version == _VERSION and _check(body) != check:
-                raise _damaged(place[0])
+            if version == _VERSION and _header_checksum(body) != check:
+                raise _damage_error(place[0])
         else:
-            yield Entry(place[0], table, time, rows, body)
+            yield LogEntry(place[0], table, time, rows, body)
 
 
-def share(log: OrderedMap, after: int, upto: int, table: int, part: int, parts: int) -> tuple[Place, Place]:
+def partition_bounds(
+    log: OrderedMap, after: int, up_to: int, table: int, partition: int, partition_count: int
+) -> tuple[ChunkPosition, ChunkPosition]:
     """Where one of `parts` shares of (after, upto] begins and ends; each has about as many chunks of the table.
 
     They follow each other: what lies between two states of a key cancels only then. Of a call of many chunks the first
     two are looked at, and how many there are is found by asking for some of the others.
     """
-    calls = list(_calls(log, after, upto, table)) if parts > 1 else []
+    calls = list(_calls_of_table(log, after, up_to, table)) if partition_count > 1 else []
     ends = [0, *accumulate(chunks for _, chunks in calls)]
 
-    def edge(number: int) -> Place:
-        if not 0 < number < parts:
-            return (upto + 1 if number else after + 1, 0)
-        target = ends[-1] * number // parts
+    def edge(number: int) -> ChunkPosition:
+        if not 0 < number < partition_count:
+            return (up_to + 1 if number else after + 1, 0)
+        target = ends[-1] * number // partition_count
         call = bisect_right(ends, target) - 1
-        return (calls[call][0], target - ends[call]) if call < len(calls) else (upto + 1, 0)
+        return (calls[call][0], target - ends[call]) if call < len(calls) else (up_to + 1, 0)
 
-    return edge(part), edge(part + 1)
+    return edge(partition), edge(partition + 1)
 
 
-def _calls(log: OrderedMap, after: int, upto: int, table: int) -> Iterator[tuple[int, int]]:
+def _calls_of_table(log: OrderedMap, after: int, up_to: int, table: int) -> Iterator[tuple[int, int]]:
     """The calls in (after, upto] that begin with a chunk of the table, and how many chunks each has."""
     start = (after + 1, 0)
-    while start < (upto + 1, 0):
-        found, start, first = log.items(_KEY.pack(*start)), (upto + 1, 0), (-1, False)
+    while start < (up_to + 1, 0):
+        found, start, first = log.items(_KEY.pack(*start)), (up_to + 1, 0), (-1, False)
         for key, body in found:
             position, chunk = _KEY.unpack(key)
-            if position > upto:
+            if position > up_to:
                 break
             if chunk == 0:
                 if first[1]:
@@ -212,14 +222,14 @@ def _calls(log: OrderedMap, after: int, upto: int, table: int) -> Iterator[tuple
                 first = position, _HEADER.unpack_from(body)[3] == table
             else:
                 if first[1]:
-                    yield position, _chunks(log, position)
+                    yield position, _count_chunks(log, position)
                 first, start = (-1, False), (position + 1, 0)
                 break
         if first[1]:
             yield first[0], 1
 
 
-def _chunks(log: OrderedMap, position: int) -> int:
+def _count_chunks(log: OrderedMap, position: int) -> int:
     """How many chunks a call has: they are numbered from 0 on."""
     least, beyond = 1, 2
     while log.get(_KEY.pack(position, beyond - 1)) is not None:
@@ -233,92 +243,94 @@ def _chunks(log: OrderedMap, position: int) -> int:
     return least
 
 
-def touched(log: OrderedMap, after: int, upto: int) -> dict[int, Touched]:
+def find_changed_tables(log: OrderedMap, after: int, up_to: int) -> dict[int, ChangedTable]:
     """The tables of the chunks in (after, upto]: from the chunks' headers alone."""
-    found: dict[int, Touched] = {}
-    if after >= upto:
+    found: dict[int, ChangedTable] = {}
+    if after >= up_to:
         return found
     for key, body in log.items(_KEY.pack(after + 1, 0)):
         position = _KEY.unpack(key)[0]
-        if position > upto:
+        if position > up_to:
             break
         _, _, _, table, _, rows, _ = _HEADER.unpack_from(body)
         known = found.get(table)
-        found[table] = Touched(position, rows + (known.rows if known is not None else 0))
+        found[table] = ChangedTable(position, rows + (known.changed_rows if known is not None else 0))
     return found
 
 
-def raw(log: OrderedMap, after: int = -1) -> Iterator[tuple[int, memoryview | bytes]]:
+def scan_chunks(log: OrderedMap, after: int = -1) -> Iterator[tuple[int, memoryview | bytes]]:
     """Every chunk after a position as it lies there, with its own."""
     return ((_KEY.unpack(key)[0], body) for key, body in log.items(_KEY.pack(after + 1, 0)))
 
 
-class Measured:
+class LogSize:
     """What a log takes, where its map does not say: what came is added up once, what went is taken off by pieces."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._upto = 0
-        self._pieces: dict[int, int] = {}
+        self._measured_up_to = 0
+        self._buckets: dict[int, int] = {}
 
-    def bytes(self, log: OrderedMap, floor: int, head: int) -> int:
+    def measure(self, log: OrderedMap, floor: int, head: int) -> int:
         with self._lock:
-            for position, body in raw(log, max(self._upto, floor)):
+            for position, body in scan_chunks(log, max(self._measured_up_to, floor)):
                 if position > head:
                     break
-                piece = position // _PIECE
-                self._pieces[piece] = self._pieces.get(piece, 0) + _KEY.size + len(body)
-            self._upto = max(self._upto, head)
-            first = (floor + 1) // _PIECE if floor < head else self._upto
-            self._pieces = {piece: size for piece, size in self._pieces.items() if piece >= first}
-            return sum(self._pieces.values())
+                piece = position // _POSITIONS_PER_BUCKET
+                self._buckets[piece] = self._buckets.get(piece, 0) + _KEY.size + len(body)
+            self._measured_up_to = max(self._measured_up_to, head)
+            first = (floor + 1) // _POSITIONS_PER_BUCKET if floor < head else self._measured_up_to
+            self._buckets = {piece: size for piece, size in self._buckets.items() if piece >= first}
+            return sum(self._buckets.values())
 
 
-def is_whole(body: memoryview | bytes) -> bool:
+def has_valid_checksum(body: memoryview | bytes) -> bool:
     """Whether a chunk's checksum is right."""
-    checksum = int.from_bytes(body[_CHECKED : _HEADER.size], "little")
-    return zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKED])) == checksum
+    checksum = int.from_bytes(body[_CHECKSUM_OFFSET : _HEADER.size], "little")
+    return zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKSUM_OFFSET])) == checksum
 
 
-def gather(found: Iterable[Entry]) -> Iterator[Images]:
+def decode_entries(entries: Iterable[LogEntry]) -> Iterator[RowImages]:
     """The images of many chunks, checked and copied out of the log, some at a time."""
-    group: list[Entry] = []
+    group: list[LogEntry] = []
     size = 0
-    for entry in found:
+    for entry in entries:
         group.append(entry)
         size += len(entry.body)
-        if size > GATHER_BYTES:
-            yield images(group)
+        if size > DECODE_BYTES:
+            yield concat_entries(group)
             group, size = [], 0
     if group:
-        yield images(group)
+        yield concat_entries(group)
 
 
-def few(log: OrderedMap, after: int, upto: int, table: int, most: int) -> list[tuple[bytes, bytes]] | None:
+def read_row_images(
+    log: OrderedMap, after: int, up_to: int, table: int, limit: int
+) -> list[tuple[bytes, bytes]] | None:
     """The rows before and after of a table's chunks in (after, upto], one by one, checked and copied; None if there are
     more than `most`."""
     found: list[tuple[bytes, bytes]] = []
     for key, part in log.items(_KEY.pack(after + 1, 0)):
         position = int.from_bytes(key[:8], "big")
-        if position > upto:
+        if position > up_to:
             break
         body = bytes(part)
         version, flags, check, of, _, rows, _ = _HEADER.unpack_from(body)
-        if version not in (_VERSION, _UNCHECKED):
+        if version not in (_VERSION, _VERSION_WITHOUT_CHECK):
             raise CorruptState(f"Position {position} of the change log has an unknown format.")
         if of != table:
-            if version == _VERSION and _check(body) != check:
-                raise _damaged(position)
+            if version == _VERSION and _header_checksum(body) != check:
+                raise _damage_error(position)
             continue
-        if len(found) + rows > most:
+        if len(found) + rows > limit:
             return None
-        if not is_whole(body):
-            raise _damaged(position)
-        sides = 1 + (flags & _BEFORE) + flags // _AFTER
+        if not has_valid_checksum(body):
+            raise _damage_error(position)
+        sides = 1 + (flags & _HAS_BEFORE) + flags // _HAS_AFTER
         ends = struct.unpack_from(f"<{sides * rows}I", body, _HEADER.size)
         start = _HEADER.size + 4 * sides * rows + ends[rows - 1]
         images, place = [], rows
-        for there in (flags & _BEFORE, flags & _AFTER):
+        for there in (flags & _HAS_BEFORE, flags & _HAS_AFTER):
             if not there:
                 images.append([b""] * rows)
                 continue
@@ -329,41 +341,41 @@ def few(log: OrderedMap, after: int, upto: int, table: int, most: int) -> list[t
     return found
 
 
-def images(found: Sequence[Entry]) -> Images:
+def concat_entries(entries: Sequence[LogEntry]) -> RowImages:
     """The images of some chunks as one, checked and copied. A call of one row is a chunk too, and one of millions has
     a chunk for every few: no array for each, and each side is copied once."""
     ends: tuple[list[Bytes], ...] = ([], [], [])
     data: tuple[list[Bytes], ...] = ([], [], [])
-    for position, _, _, rows, body in found:
-        if not is_whole(body):
-            raise _damaged(position)
+    for position, _, _, rows, body in entries:
+        if not has_valid_checksum(body):
+            raise _damage_error(position)
         flags, size, at = body[1], 4 * rows, _HEADER.size
-        start = at + size * (1 + (flags & _BEFORE) + flags // _AFTER)
-        for kind, is_there in enumerate((True, flags & _BEFORE, flags & _AFTER)):
+        start = at + size * (1 + (flags & _HAS_BEFORE) + flags // _HAS_AFTER)
+        for kind, is_there in enumerate((True, flags & _HAS_BEFORE, flags & _HAS_AFTER)):
             if is_there:
                 ends[kind].append(body[at : at + size])
                 at += size
-                data[kind].append(body[start : (start := start + _END(body, at - 4)[0])])
+                data[kind].append(body[start : (start := start + _read_end(body, at - 4)[0])])
             else:
                 ends[kind].append(bytes(size))
                 data[kind].append(b"")
-    counts = [entry.rows for entry in found]
-    return Images(*(_array(counts, ends[kind], data[kind]) for kind in range(3)))
+    counts = [entry.rows for entry in entries]
+    return RowImages(*(_concat_values(counts, ends[kind], data[kind]) for kind in range(3)))
 
 
-def _check(header: memoryview | bytes) -> int:
+def _header_checksum(header: memoryview | bytes) -> int:
     """Of a header's other fields up to the checksum."""
-    return zlib.crc32(header[4:_CHECKED], zlib.crc32(header[:2])) & 0xFFFF
+    return zlib.crc32(header[4:_CHECKSUM_OFFSET], zlib.crc32(header[:2])) & 0xFFFF
 
 
-def _damaged(position: int) -> CorruptState:
+def _damage_error(position: int) -> CorruptState:
     return CorruptState(
         f"Position {position} of the change log is damaged: its checksum is wrong.",
         hint="A refresh makes the views anew from the tables.",
     )
 
 
-def _array(counts: list[int], ends: list[Bytes], data: list[Bytes]) -> pa.BinaryArray:
+def _concat_values(counts: list[int], ends: list[Bytes], data: list[Bytes]) -> pa.BinaryArray:
     """One array of many chunks' values: each chunk's ends count from where its bytes begin."""
     sizes = np.fromiter(map(len, data), np.int64, len(data))
     offsets = np.zeros(sum(counts) + 1, np.int32)
@@ -375,6 +387,6 @@ def _array(counts: list[int], ends: list[Bytes], data: list[Bytes]) -> pa.Binary
 # -- forgetting -------------------------------------------------------------------------------------------------------
 
 
-def forget(log: OrderedMap, upto: int) -> None:
+def truncate(log: OrderedMap, up_to: int) -> None:
     """Delete the entries up to and including a position."""
-    log.delete_before(_KEY.pack(upto + 1, 0))
+    log.delete_before(_KEY.pack(up_to + 1, 0))

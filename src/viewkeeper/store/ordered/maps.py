@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from viewkeeper.model.schema import Table
 from viewkeeper.store.contract.commits import Finding
-from viewkeeper.store.ordered.row_images import Images
+from viewkeeper.store.ordered.row_images import RowImages
 
 
 class OrderedMap(Protocol):
     """Bytes by key, in key order."""
 
-    most_in_page: int | None = None
+    max_inline_value: int | None = None
     """The longest value, about, that shares a page with others, where a transaction can put changed pages aside but no
     longer value; None where it makes no difference."""
 
@@ -35,7 +35,7 @@ class OrderedMap(Protocol):
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes | memoryview]]:
         """From a key on; a value is valid while its state is open."""
 
-    def put(self, key: bytes, value: bytes, *, last: bool = False) -> None:
+    def put(self, key: bytes, value: bytes, *, append: bool = False) -> None:
         """`last`: the key is known to come after all others."""
 
     def delete(self, key: bytes) -> None:
@@ -53,16 +53,16 @@ class TableRows(Protocol):
 
     def find(self, key: bytes) -> bytes | None: ...
 
-    def find_many(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+    def find_rows(self, keys: pa.BinaryArray) -> pa.BinaryArray:
         """The rows of those keys that are there, in no order."""
 
-    def each(self, keys: Sequence[bytes]) -> list[bytes]:
+    def find_in_order(self, keys: Sequence[bytes]) -> list[bytes]:
         """The row of each key; empty where there is none."""
 
     def scan(self, start: bytes | None, stop: bytes | None, limit: int | None) -> Iterator[pa.BinaryArray]:
         """The rows of a key range in key order, some at a time."""
 
-    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> Images:
+    def apply(self, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> RowImages:
         """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
 
     def rewrite(self, table: Table, keys: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> None:
@@ -73,7 +73,7 @@ class TableRows(Protocol):
 
     def count(self) -> int: ...
 
-    def split_points(self, parts: int) -> list[bytes]:
+    def split_points(self, range_count: int) -> list[bytes]:
         """Keys that cut the table into `parts` ranges of similar size."""
 
 
@@ -89,10 +89,10 @@ class State(Protocol):
     def rows(self, table_id: int) -> TableRows: ...
 
 
-class PinnedMap(State, Protocol):
+class MapSnapshot(State, Protocol):
     """A state that stays readable until it is closed."""
 
-    def reading(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         """While something is read from it: the map's failures are ours."""
 
     def close(self) -> None: ...
@@ -105,7 +105,7 @@ class Database(Protocol):
     path: Path
     uuid: str
     format: int
-    largest_call: int
+    max_call_bytes: int
     """Bytes of a write call."""
 
     def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> AbstractContextManager[State]:
@@ -117,23 +117,23 @@ class Database(Protocol):
         `size`: bytes of the rows that are about to change, about.
         """
 
-    def pin(self) -> PinnedMap: ...
+    def open_snapshot(self) -> MapSnapshot: ...
 
     def get(self, table_id: int, key: bytes) -> bytes | None:
         """One row as it is now: the short way."""
 
-    def number(self, name: bytes) -> int:
+    def read_counter(self, name: bytes) -> int:
         """One number of `meta` as it is now; every read asks for some."""
         with self.read() as state:
             return int.from_bytes(state.meta.get(name) or b"", "big")
 
-    def purge(self) -> None:
+    def free_dropped_tables(self) -> None:
         """Free what dropped tables have left, when nobody else in this process has the database open."""
 
     def examine(self) -> Iterator[Finding]:
         """What the map beneath says of itself."""
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         """Bytes that the database has on disk."""
 
     def copy_to(self, directory: Path) -> None: ...

@@ -25,7 +25,7 @@ from typing import Any
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.store import catalog_records
-from viewkeeper.store.contract.commits import Hold
+from viewkeeper.store.contract.commits import LogHold
 from viewkeeper.store.ordered.maps import OrderedMap
 
 HEAD = b"head"
@@ -33,22 +33,22 @@ FLOOR = b"floor"
 BATCH_NUMBER = b"batch_number"
 CATALOG_VERSION = b"catalog_version"
 _CATALOG = b"catalog"
-_DEFINED = b"catalog:"
+_DEFINITION = b"catalog:"
 _HOLD = b"hold:"
 _NOTE = b"note:"
 
 
-def read_number(meta: OrderedMap, name: bytes) -> int:
+def read_counter(meta: OrderedMap, name: bytes) -> int:
     return int.from_bytes(meta.get(name) or b"", "big")
 
 
-def put_number(meta: OrderedMap, name: bytes, number: int) -> None:
+def put_counter(meta: OrderedMap, name: bytes, number: int) -> None:
     meta.put(name, number.to_bytes(8, "big"))
 
 
 def renew_uuid(meta: OrderedMap) -> str:
     """Another uuid; holds go with the one before, whose tokens nobody can use any more."""
-    for hold in holds(meta, 0.0):
+    for hold in read_holds(meta, 0.0):
         delete_hold(meta, hold.name)
     name = uuid.uuid4().hex
     meta.put(b"uuid", name.encode())
@@ -59,59 +59,59 @@ def renew_uuid(meta: OrderedMap) -> str:
 
 
 def catalog_version(meta: OrderedMap) -> int:
-    return read_number(meta, CATALOG_VERSION)
+    return read_counter(meta, CATALOG_VERSION)
 
 
-class _Kept:
+class _MetaCatalogRecords:
     """The catalog's records as a state shows them (`catalogs.Kept`)."""
 
     def __init__(self, meta: OrderedMap) -> None:
         self._meta = meta
 
     def head(self) -> Any:
-        return read(self._meta, _CATALOG)
+        return read_record(self._meta, _CATALOG)
 
     def definition(self, number: int) -> Any:
-        return read(self._meta, _DEFINED + number.to_bytes(8, "big"))
+        return read_record(self._meta, _DEFINITION + number.to_bytes(8, "big"))
 
     def definitions(self) -> Iterator[Any]:
-        return _starting(self._meta, _DEFINED)
+        return _read_with_prefix(self._meta, _DEFINITION)
 
 
-def read_catalog(meta: OrderedMap, known: Catalog | None = None) -> Catalog:
+def read_catalog(meta: OrderedMap, cached: Catalog | None = None) -> Catalog:
     """The catalog; only what has changed since the `known` one is read."""
-    return catalog_records.read(_Kept(meta), known or Catalog())
+    return catalog_records.read_catalog(_MetaCatalogRecords(meta), cached or Catalog())
 
 
-def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog], known: Catalog | None = None) -> Catalog:
+def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog], cached: Catalog | None = None) -> Catalog:
     """Replace the catalog by `change(current)`: what differs is written."""
-    changed, written = catalog_records.changed(_Kept(meta), known or Catalog(), change)
+    changed, written = catalog_records.apply_change(_MetaCatalogRecords(meta), cached or Catalog(), change)
     if written is not None:
-        _put(meta, _CATALOG, written.head)
+        _put_record(meta, _CATALOG, written.head)
         for number, data in written.definitions.items():
-            name = _DEFINED + number.to_bytes(8, "big")
+            name = _DEFINITION + number.to_bytes(8, "big")
             if data is None:
                 meta.delete(name)
             else:
-                _put(meta, name, data)
-        put_number(meta, CATALOG_VERSION, changed.version)
+                _put_record(meta, name, data)
+        put_counter(meta, CATALOG_VERSION, changed.version)
     return changed
 
 
 # -- holds ------------------------------------------------------------------------------------------------------------
 
 
-def put_hold(meta: OrderedMap, hold: Hold) -> None:
-    _put(meta, _HOLD + hold.name.encode(), asdict(hold))
+def put_hold(meta: OrderedMap, hold: LogHold) -> None:
+    _put_record(meta, _HOLD + hold.name.encode(), asdict(hold))
 
 
 def delete_hold(meta: OrderedMap, name: str) -> None:
     meta.delete(_HOLD + name.encode())
 
 
-def holds(meta: OrderedMap, now: float) -> list[Hold]:
+def read_holds(meta: OrderedMap, now: float) -> list[LogHold]:
     """The holds that have not expired."""
-    known = (Hold(**data) for data in _starting(meta, _HOLD))
+    known = (LogHold(**data) for data in _read_with_prefix(meta, _HOLD))
     return [hold for hold in known if hold.expiry is None or hold.expiry > now]
 
 
@@ -119,33 +119,33 @@ def holds(meta: OrderedMap, now: float) -> list[Hold]:
 
 
 def read_note(meta: OrderedMap, name: str) -> Any:
-    return read(meta, _NOTE + name.encode())
+    return read_record(meta, _NOTE + name.encode())
 
 
 def put_note(meta: OrderedMap, name: str, note: Any) -> None:
     if note is None:
         meta.delete(_NOTE + name.encode())
     else:
-        _put(meta, _NOTE + name.encode(), note)
+        _put_record(meta, _NOTE + name.encode(), note)
 
 
 # -- whole records ----------------------------------------------------------------------------------------------------
 
 
-def read(meta: OrderedMap, name: bytes) -> Any:
+def read_record(meta: OrderedMap, name: bytes) -> Any:
     value = meta.get(name)
-    return None if value is None else _unseal(bytes(value), name)
+    return None if value is None else _decode_record(bytes(value), name)
 
 
-def _starting(meta: OrderedMap, prefix: bytes) -> Iterator[Any]:
+def _read_with_prefix(meta: OrderedMap, prefix: bytes) -> Iterator[Any]:
     """The records whose names begin so, in order."""
     for key, value in meta.items(prefix):
         if not bytes(key).startswith(prefix):
             return
-        yield _unseal(bytes(value), bytes(key))
+        yield _decode_record(bytes(value), bytes(key))
 
 
-def _put(meta: OrderedMap, name: bytes, data: Any) -> None:
+def _put_record(meta: OrderedMap, name: bytes, data: Any) -> None:
     meta.put(name, encode_record(data))
 
 
@@ -154,14 +154,14 @@ def encode_record(data: Any) -> bytes:
     return zlib.crc32(text).to_bytes(4, "big") + text
 
 
-def _unseal(value: bytes, name: bytes) -> Any:
+def _decode_record(value: bytes, name: bytes) -> Any:
     text = value[4:]
     if zlib.crc32(text) != int.from_bytes(value[:4], "big"):
-        raise CorruptState(f"The record {_shown(name)!r} of the database is damaged: its checksum is wrong.")
+        raise CorruptState(f"The record {_display_name(name)!r} of the database is damaged: its checksum is wrong.")
     return json.loads(text)
 
 
-def _shown(name: bytes) -> str:
-    if name.startswith(_DEFINED):
-        return f"{_DEFINED.decode()}{int.from_bytes(name[len(_DEFINED) :], 'big')}"
+def _display_name(name: bytes) -> str:
+    if name.startswith(_DEFINITION):
+        return f"{_DEFINITION.decode()}{int.from_bytes(name[len(_DEFINITION) :], 'big')}"
     return name.decode()

@@ -25,59 +25,61 @@ from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.encoding.rows import decode_rows
 from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.contract.commits import ViewChange
-from viewkeeper.store.contract.write_observer import keeper
+from viewkeeper.store.contract.write_observer import write_observer
 from viewkeeper.store.ordered import batch_record, log_format, metadata
-from viewkeeper.store.ordered.handle import Opened, OrderedRecords
+from viewkeeper.store.ordered.handle import OrderedCatalogStore, StoreHandle
 from viewkeeper.store.ordered.maps import State
-from viewkeeper.store.ordered.row_images import Images, binary, net, present
-from viewkeeper.store.ordered.write_call import Call, encoded_entries
+from viewkeeper.store.ordered.row_images import RowImages, binary_array, drop_empty, net_delta
+from viewkeeper.store.ordered.write_call import WriteCall, encode_change_rows
 
-_FEW = 1_500
+_MAX_ROW_SUMS = 1_500
 """Changed rows of a call that go through a view of sums one by one: more are added up column by column."""
-_SOME = 512
+_MAX_ROWS_ONE_BY_ONE = 512
 """Those that go through any other view: a statement costs as much."""
-_SIDES = attrgetter("before"), attrgetter("after")
+_IMAGE_SIDES = attrgetter("before"), attrgetter("after")
 
 
-def numbers(views: Sequence[View]) -> list[int]:
+def synchronous_table_ids(views: Sequence[View]) -> list[int]:
     """Of the tables that a write changes beside its own."""
-    return [n for v in views if v.sync is not None for n in (v.table.id, *v.sync.state)]
+    return [
+        n for v in views if v.synchronous_state is not None for n in (v.table.id, *v.synchronous_state.state_table_ids)
+    ]
 
 
-class Left:
+class CarriedState:
     """What one write call of a store leaves at hand for the next: it is still true if nobody has written between them,
     which the log's head tells."""
 
     def __init__(self) -> None:
         self._last: tuple[int, dict[int, Any]] = (-1, {})
 
-    def taken(self, head: int) -> dict[int, Any]:
+    def take(self, head: int) -> dict[int, Any]:
         """By view, for a call that begins at this head. A call that fails leaves nothing."""
         (position, at_hand), self._last = self._last, (-1, {})
         return at_hand if position == head else {}
 
-    def leave(self, position: int, at_hand: dict[int, Any]) -> None:
+    def put(self, position: int, carried_state: dict[int, Any]) -> None:
         """By a call that is committed, at its position."""
-        self._last = (position, at_hand)
+        self._last = (position, carried_state)
 
 
-class InCall:
+class WriteCallReads:
     """What a write call sees."""
 
-    def __init__(self, state: State, at_hand: MutableMapping[int, Any] | None = None) -> None:
+    def __init__(self, state: State, carried_state: MutableMapping[int, Any] | None = None) -> None:
         self._state = state
-        self.at_hand: MutableMapping[int, Any] = {} if at_hand is None else at_hand
+        self.carried_state: MutableMapping[int, Any] = {} if carried_state is None else carried_state
 
     def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
-        return decode_rows(table, self._state.rows(table.id).find_many(keys))
+        return decode_rows(table, self._state.rows(table.id).find_rows(keys))
 
-    def one(self, table: Table, key: bytes, named: Mapping[str, Any]) -> bytes | None:
+    def get_row(self, table: Table, key: bytes, columns: Mapping[str, Any]) -> bytes | None:
         return self._state.rows(table.id).find(key)
 
-    def each(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
-        return self._state.rows(table.id).each(keys)
+    def get_rows(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
+        return self._state.rows(table.id).find_in_order(keys)
 
-    def some(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
+    def first_rows(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]:
         return [row for rows in self._state.rows(table.id).scan(start, stop, limit) for row in rows.to_pylist()]
 
     def range(self, table: Table, start: bytes | None, stop: bytes | None, limit: int | None) -> pa.Table:
@@ -85,46 +87,56 @@ class InCall:
         return pa.concat_tables(found) if found else table.arrow.empty_table()
 
 
-def take_along(
-    call: Call, catalog: Catalog, table: Table, pieces: Sequence[Images], at_hand: MutableMapping[int, Any]
+def run_write_observer(
+    call: WriteCall,
+    catalog: Catalog,
+    table: Table,
+    pieces: Sequence[RowImages],
+    carried_state: MutableMapping[int, Any],
 ) -> None:
     """What a write call did to a table, for the views that are kept in its writes."""
     now = catalog.tables_by_id[table.id]
-    changed, lying = sum(map(len, pieces)), InCall(call.state, at_hand)
-    for view in catalog.synchronous.get(table.id, ()):
-        if changed <= _FEW:
-            before, after = ([row for piece in pieces for row in side(piece).to_pylist()] for side in _SIDES)
-            if (rewritten := keeper().sums(catalog, view, table.id, before, after, lying)) is not None:
+    changed, lying = sum(map(len, pieces)), WriteCallReads(call.state, carried_state)
+    for view in catalog.synchronous_views.get(table.id, ()):
+        if changed <= _MAX_ROW_SUMS:
+            before, after = ([row for piece in pieces for row in side(piece).to_pylist()] for side in _IMAGE_SIDES)
+            if (
+                rewritten := write_observer().apply_row_sums(catalog, view, table.id, before, after, lying)
+            ) is not None:
                 for rows in rewritten:
-                    _rewrite(call, view, *rows)
+                    _rewrite_rows(call, view, *rows)
                 continue
-        at_hand.pop(view.table.id, None)
-        if changed > _FEW:
-            both = partial(_gone_and_come, now.inside, pieces)
-            if (found := keeper().many(catalog, view, table.id, both, lying)) is not None:
+        carried_state.pop(view.table.id, None)
+        if changed > _MAX_ROW_SUMS:
+            both = partial(_weighted_images, now.internal, pieces)
+            if (found := write_observer().apply_vector_sums(catalog, view, table.id, both, lying)) is not None:
                 for changes in found:
                     _apply_encoded(call, view, *changes)
                 continue
-        if changed <= _SOME:
-            images = [both for piece in pieces for both in _both(piece)]
-            if (made := keeper().few(catalog, view, table.id, images, lying)) is not None:
-                _put(call, view, made)
+        if changed <= _MAX_ROWS_ONE_BY_ONE:
+            images = [both for piece in pieces for both in _image_pairs(piece)]
+            if (made := write_observer().apply_rows(catalog, view, table.id, images, lying)) is not None:
+                _apply_row_changes(call, view, made)
                 continue
-        delta = net(now.inside, pieces, list(keeper().columns(catalog, view, table.id)))
+        delta = net_delta(now.internal, pieces, list(write_observer().columns(catalog, view, table.id)))
         if delta.num_rows:
-            _apply(call, view, keeper().changes(catalog, view, {table.id: delta}, InCall(call.state)))
-    failpoints.point("write.kept")
+            _apply_view_changes(
+                call, view, write_observer().apply_deltas(catalog, view, {table.id: delta}, WriteCallReads(call.state))
+            )
+    failpoints.hit("write.kept")
 
 
-def _gone_and_come(table: Table, pieces: Sequence[Images], wanted: Sequence[str]) -> pa.Table:
+def _weighted_images(table: Table, pieces: Sequence[RowImages], columns: Sequence[str]) -> pa.Table:
     """The rows before with weight −1, and those after with +1."""
-    gone = [present(images.before) for images in pieces]
-    come = [present(images.after) for images in pieces]
+    gone = [drop_empty(images.before) for images in pieces]
+    come = [drop_empty(images.after) for images in pieces]
     weights = np.repeat(np.array([-1, 1]), [sum(map(len, gone)), sum(map(len, come))])
-    return decode_rows(table, pa.concat_arrays([*gone, *come]), wanted).append_column(WEIGHT, pa.array(weights))
+    return decode_rows(table, pa.concat_arrays([*gone, *come]), columns).append_column(WEIGHT, pa.array(weights))
 
 
-def _rewrite(call: Call, view: View, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]) -> None:
+def _rewrite_rows(
+    call: WriteCall, view: View, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]
+) -> None:
     """Rows whose state before is known; those that are as they were are passed over."""
     changed = list(map(ne, before, after))
     if not all(changed):
@@ -132,74 +144,76 @@ def _rewrite(call: Call, view: View, table: Table, keys: list[bytes], before: li
     if keys:
         call.state.rows(table.id).rewrite(table, keys, before, after)
         if table.id == view.table.id:
-            call.append_few(table, keys, before, after)
+            call.append_rows(table, keys, before, after)
 
 
-def _both(images: Images) -> Iterator[tuple[bytes, bytes]]:
+def _image_pairs(images: RowImages) -> Iterator[tuple[bytes, bytes]]:
     return zip(images.before.to_pylist(), images.after.to_pylist(), strict=True)
 
 
-def _put(call: Call, view: View, changes: Sequence[tuple[Table, bytes, bytes]]) -> None:
+def _apply_row_changes(call: WriteCall, view: View, changes: Sequence[tuple[Table, bytes, bytes]]) -> None:
     """The same for few rows, each by itself."""
     by_table: dict[int, tuple[Table, dict[bytes, bytes]]] = {}
     for table, key, after in changes:
         by_table.setdefault(table.id, (table, {}))[1][key] = after
     for table, rows in by_table.values():
-        _apply_encoded(call, view, table, binary(list(rows)), binary(list(rows.values())))
+        _apply_encoded(call, view, table, binary_array(list(rows)), binary_array(list(rows.values())))
 
 
-def _apply_encoded(call: Call, view: View, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
+def _apply_encoded(call: WriteCall, view: View, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> None:
     images = call.state.rows(table.id).apply(table, keys, after)
     if table.id == view.table.id:
         call.append(table, images)
 
 
-def _apply(call: Call, view: View, changes: Sequence[ViewChange], *, told: bool = True) -> None:
+def _apply_view_changes(call: WriteCall, view: View, changes: Sequence[ViewChange], *, is_logged: bool = True) -> None:
     """The view's own rows are told in the log; its state is nobody's business."""
     for change in changes:
-        for keys, after in encoded_entries(change.table, change.puts, change.deletes):
+        for keys, after in encode_change_rows(change.table, change.puts, change.deletes):
             images = call.state.rows(change.table.id).apply(change.table, keys, after)
-            if told and change.table.id == view.table.id:
+            if is_logged and change.table.id == view.table.id:
                 call.append(change.table, images)
 
 
-class OrderedKeeping:
+class SynchronousViewLoader:
     """How a view becomes synchronous."""
 
-    def __init__(self, opened: Opened, known: OrderedRecords) -> None:
-        self._opened = opened
-        self._records = known
+    def __init__(self, handle: StoreHandle, catalog_store: OrderedCatalogStore) -> None:
+        self._handle = handle
+        self._catalog_store = catalog_store
 
-    def place(self, view: View, changes: Sequence[ViewChange]) -> None:
+    def load(self, view: View, changes: Sequence[ViewChange]) -> None:
         """Write the first rows of a view that no catalog lists as synchronous yet, in place of what is there."""
-        with self._opened.write(numbers([view])) as state:
-            for number in numbers([view]):
+        with self._handle.write(synchronous_table_ids([view])) as state:
+            for number in synchronous_table_ids([view]):
                 state.rows(number).clear()
-            _apply(Call(state), view, changes, told=False)
+            _apply_view_changes(WriteCall(state), view, changes, is_logged=False)
 
-    def follow(
+    def catch_up(
         self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
     ) -> tuple[int, bool]:
         """Bring such a view from a position to that of the published batch, or, if it is there, to the head: then it is
         listed, by `publish` with the call's position. Where it is now, and whether it is listed."""
-        with self._opened.write(numbers([view])) as state:
-            catalog, call = self._records.shown(state), Call(state)
-            self._opened.check_kept(state, after)
+        with self._handle.write(synchronous_table_ids([view])) as state:
+            catalog, call = self._catalog_store.catalog_at(state), WriteCall(state)
+            self._handle.check_log_retained(state, after)
             batch = batch_record.read_batch(state.meta)
             # It may be beyond the batch: one that is the first was published while the view was loaded.
             ends = publish is not None and (batch is None or batch.cut <= after)
             upto = call.head if ends or batch is None else max(batch.cut, after)
             deltas = {}
-            for table in view.sync.of if view.sync is not None and upto > after else ():
-                pieces = list(log_format.gather(log_format.entries(state.log, after, upto, [table])))
-                wanted = list(keeper().columns(catalog, view, table))
-                deltas[table] = net(catalog.tables_by_id[table].inside, pieces, wanted)
+            for table in (
+                view.synchronous_state.table_ids if view.synchronous_state is not None and upto > after else ()
+            ):
+                pieces = list(log_format.decode_entries(log_format.entries(state.log, after, upto, [table])))
+                wanted = list(write_observer().columns(catalog, view, table))
+                deltas[table] = net_delta(catalog.tables_by_id[table].internal, pieces, wanted)
             if any(delta.num_rows for delta in deltas.values()):
-                changes = keeper().changes(catalog, view, deltas, InCall(state))
-                _apply(call, view, changes, told=ends and batch is not None)
+                changes = write_observer().apply_deltas(catalog, view, deltas, WriteCallReads(state))
+                _apply_view_changes(call, view, changes, is_logged=ends and batch is not None)
             if not ends or publish is None:
                 return upto, False
             position = call.finish(always=True).position
-            metadata.change_catalog(state.meta, lambda now: publish(now, position), self._records.known)
-            failpoints.point("view.kept")
+            metadata.change_catalog(state.meta, lambda now: publish(now, position), self._catalog_store.cached)
+            failpoints.hit("view.kept")
         return position, True

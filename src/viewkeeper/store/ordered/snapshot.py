@@ -20,43 +20,52 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import SnapshotGone
 from viewkeeper.model.catalog.catalog import Catalog
-from viewkeeper.model.encoding.keys import bounded, encode_keys, encode_whole_key
+from viewkeeper.model.encoding.keys import encode_keys, encode_whole_key, restrict_to_prefix
 from viewkeeper.model.encoding.rows import decode_row, decode_rows
 from viewkeeper.model.schema import Table
 from viewkeeper.resources.fork_guard import owned
-from viewkeeper.store.contract.commits import Batch, Changed, Pinned
+from viewkeeper.store.contract.commits import Batch, ChangedKeys, StoreSnapshot
 from viewkeeper.store.contract.tables import column_names
 from viewkeeper.store.ordered import batch_record, log_format, metadata
-from viewkeeper.store.ordered.maps import Database, PinnedMap
-from viewkeeper.store.ordered.row_images import NOTHING, Images, first_of_each_key, join, present, within
+from viewkeeper.store.ordered.maps import Database, MapSnapshot
+from viewkeeper.store.ordered.row_images import (
+    NO_IMAGES,
+    RowImages,
+    concat_images,
+    drop_empty,
+    filter_key_range,
+    first_image_by_key,
+)
 
-_MOST = 1_000
+_MAX_LOG_ROWS = 1_000
 """Rows of the log that are handed out one by one."""
 
 
-class PinnedState(Pinned):
+class OrderedSnapshot(StoreSnapshot):
     """May be used from any thread; reads take turns."""
 
     def __init__(
         self,
         database: Database,
-        known: Catalog,
-        last: Batch | None = None,
-        quiet: dict[int, tuple[int, int]] | None = None,
+        cached: Catalog,
+        last_batch: Batch | None = None,
+        unchanged_spans: dict[int, tuple[int, int]] | None = None,
     ) -> None:
         owned(self, "The snapshot was taken")
         self._lock = threading.RLock()
-        self._quiet = {} if quiet is None else quiet
+        self._unchanged_spans = {} if unchanged_spans is None else unchanged_spans
         """By table, two positions: others saw that nothing was written to it after the first, up to the second."""
-        self._undone: dict[int, Images] = {}
-        self._state: PinnedMap | None = database.pin()
+        self._undo_cache: dict[int, RowImages] = {}
+        self._state: MapSnapshot | None = database.open_snapshot()
         try:
             meta = self._state.meta
-            is_known = metadata.catalog_version(meta) == known.version
-            self.catalog = known if is_known else metadata.read_catalog(meta, known)
-            self.head = metadata.read_number(meta, metadata.HEAD)
-            number = metadata.read_number(meta, metadata.BATCH_NUMBER)
-            found = last if last is not None and last.number == number else batch_record.read_batch(meta)
+            is_known = metadata.catalog_version(meta) == cached.version
+            self.catalog = cached if is_known else metadata.read_catalog(meta, cached)
+            self.head = metadata.read_counter(meta, metadata.HEAD)
+            number = metadata.read_counter(meta, metadata.BATCH_NUMBER)
+            found = (
+                last_batch if last_batch is not None and last_batch.number == number else batch_record.read_batch(meta)
+            )
             self.batch = found or Batch(0, self.head, {})
         except BaseException:
             self.close()
@@ -64,12 +73,12 @@ class PinnedState(Pinned):
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         name = encode_whole_key(table, key)
-        with self._lock, self._live().reading():
-            state = self._live()
-            undone = self._undo(table)
+        with self._lock, self._require_open().translate_errors():
+            state = self._require_open()
+            undone = self._undo_images(table)
             place = pc.index(undone.keys, pa.scalar(name, pa.binary())).as_py() if len(undone) else -1
-            table = self.catalog.reading(table)
-            value = undone.before[place].as_py() or None if place >= 0 else state.rows(table.home).find(name)
+            table = self.catalog.readable_version(table)
+            value = undone.before[place].as_py() or None if place >= 0 else state.rows(table.storage_id).find(name)
             return None if value is None else decode_row(table, value)
 
     def scan(
@@ -83,53 +92,53 @@ class PinnedState(Pinned):
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         wanted = column_names(table, columns)
-        start, stop = bounded(table, start, stop)
-        with self._lock, self._live().reading():
-            table = self.catalog.reading(table)
-            undone = within(self._undo(table), start, stop) if at_cut else NOTHING
+        start, stop = restrict_to_prefix(table, start, stop)
+        with self._lock, self._require_open().translate_errors():
+            table = self.catalog.readable_version(table)
+            undone = filter_key_range(self._undo_images(table), start, stop) if at_cut else NO_IMAGES
             if len(undone):
-                found = self._rebuilt(table, undone, start, stop).select(wanted)
+                found = self._scan_at_cut(table, undone, start, stop).select(wanted)
                 yield from (found if limit is None else found.slice(0, limit)).to_batches()
                 return
         yield from self._scan(table, start, stop, limit, wanted)
 
-    def size(self, table: Table, start: bytes | None, stop: bytes | None, most: int) -> int:
-        start, stop = bounded(table, start, stop)
-        with self._lock, self._live().reading():
-            return sum(len(values) for values in self._live().rows(table.home).scan(start, stop, most))
+    def size(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> int:
+        start, stop = restrict_to_prefix(table, start, stop)
+        with self._lock, self._require_open().translate_errors():
+            return sum(len(values) for values in self._require_open().rows(table.storage_id).scan(start, stop, limit))
 
     def find(
         self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
     ) -> pa.Table:
         wanted = column_names(table, columns)
         names = encode_keys(table, keys)
-        with self._lock, self._live().reading():
-            state = self._live()
-            undone = self._undo(table) if at_cut else NOTHING
+        with self._lock, self._require_open().translate_errors():
+            state = self._require_open()
+            undone = self._undo_images(table) if at_cut else NO_IMAGES
             before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
             names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
-            table = self.catalog.reading(table)
-            found = state.rows(table.home).find_many(names)
-            return decode_rows(table, pa.concat_arrays([found, present(before)]), wanted)
+            table = self.catalog.readable_version(table)
+            found = state.rows(table.storage_id).find_rows(names)
+            return decode_rows(table, pa.concat_arrays([found, drop_empty(before)]), wanted)
 
-    def later(self, table: Table) -> Changed | None:
-        with self._lock, self._live().reading():
-            undone = self._undo(table)
+    def changed_since_cut(self, table: Table) -> ChangedKeys | None:
+        with self._lock, self._require_open().translate_errors():
+            undone = self._undo_images(table)
             if not len(undone):
                 return None
-            table = self.catalog.reading(table)
-            now = decode_rows(table, self._live().rows(table.home).find_many(undone.keys))
+            table = self.catalog.readable_version(table)
+            now = decode_rows(table, self._require_open().rows(table.storage_id).find_rows(undone.keys))
             # A key that is neither in the table now nor was at the cut is in no index either.
             names = [c.name for c in table.key_columns]
-            keys = [decode_rows(table, present(undone.before), names), now.select(names)]
-            return Changed(pa.concat_tables(keys).combine_chunks(), now)
+            keys = [decode_rows(table, drop_empty(undone.before), names), now.select(names)]
+            return ChangedKeys(pa.concat_tables(keys).combine_chunks(), now)
 
-    def images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
-        with self._lock, self._live().reading():
-            state = self._live()
-            if after < metadata.read_number(state.meta, metadata.FLOOR):
+    def row_images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
+        with self._lock, self._require_open().translate_errors():
+            state = self._require_open()
+            if after < metadata.read_counter(state.meta, metadata.FLOOR):
                 return None
-            return log_format.few(state.log, after, self.head, table.id, _MOST)
+            return log_format.read_row_images(state.log, after, self.head, table.id, _MAX_LOG_ROWS)
 
     def close(self) -> None:
         with self._lock:
@@ -137,7 +146,7 @@ class PinnedState(Pinned):
             if state is not None:
                 state.close()
 
-    def _live(self) -> PinnedMap:
+    def _require_open(self) -> MapSnapshot:
         if self._state is None:
             raise SnapshotGone("The snapshot is closed.", hint="Take a new one.")
         return self._state
@@ -148,38 +157,40 @@ class PinnedState(Pinned):
         start: bytes | None,
         stop: bytes | None,
         limit: int | None,
-        wanted: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[Any]:
         with self._lock:
-            values = self._live().rows(table.home).scan(start, stop, limit)
+            values = self._require_open().rows(table.storage_id).scan(start, stop, limit)
         while True:
             # The state may be closed between two batches, whose cursor then is not to be touched.
-            with self._lock, self._live().reading():
+            with self._lock, self._require_open().translate_errors():
                 found = next(values, None)
             if found is None:
                 return
-            yield from decode_rows(table, found, wanted).to_batches()
+            yield from decode_rows(table, found, columns).to_batches()
 
-    def _rebuilt(self, table: Table, undone: Images, start: bytes | None, stop: bytes | None) -> pa.Table:
+    def _scan_at_cut(self, table: Table, undo_images: RowImages, start: bytes | None, stop: bytes | None) -> pa.Table:
         """A key range with what came after the cut taken back, in key order."""
         now = pa.Table.from_batches(list(self._scan(table, start, stop, None)), table.arrow)
-        kept = now.filter(pc.invert(pc.is_in(encode_keys(table, now), value_set=undone.keys)))
-        before = decode_rows(table, present(undone.before))
+        kept = now.filter(pc.invert(pc.is_in(encode_keys(table, now), value_set=undo_images.keys)))
+        before = decode_rows(table, drop_empty(undo_images.before))
         found = pa.concat_tables([kept, before]).combine_chunks()
         return found.take(pc.sort_indices(encode_keys(table, found)))
 
-    def _undo(self, table: Table) -> Images:
+    def _undo_images(self, table: Table) -> RowImages:
         """The keys that changed after the cut, each with its row at the cut (empty: there was none)."""
-        if not table.with_writes or self.batch.cut >= self.head:
-            return NOTHING
-        found = self._undone.get(table.id)
+        if not table.is_changed_by_writes or self.batch.cut >= self.head:
+            return NO_IMAGES
+        found = self._undo_cache.get(table.id)
         if found is None:
             # What commits wrote to views lies there too, and is passed over: at most once.
             cut = self.batch.cut
-            since, upto = self._quiet.get(table.id, (cut, cut))
+            since, upto = self._unchanged_spans.get(table.id, (cut, cut))
             after = max(cut, upto) if since <= cut else cut
-            pieces = list(log_format.gather(log_format.entries(self._live().log, after, self.head, [table.id])))
-            found = self._undone[table.id] = first_of_each_key(join(pieces)) if pieces else NOTHING
+            pieces = list(
+                log_format.decode_entries(log_format.entries(self._require_open().log, after, self.head, [table.id]))
+            )
+            found = self._undo_cache[table.id] = first_image_by_key(concat_images(pieces)) if pieces else NO_IMAGES
             if not pieces:
-                self._quiet[table.id] = cut, max(after, self.head)
+                self._unchanged_spans[table.id] = cut, max(after, self.head)
         return found

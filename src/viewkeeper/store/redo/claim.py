@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from viewkeeper.errors import MaintainerBusy
-from viewkeeper.model.threads import Threads
-from viewkeeper.resources.directory import Directory
+from viewkeeper.model.threads import ThreadPool
+from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.redo import redo_file
 from viewkeeper.store.redo.redo_file import Redo, TableRedo
 
-_AT_ONCE = 4
+_MAX_TABLE_WRITERS = 4
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Claim:
     owner: str
     file: str
     digest: str
-    defines: bool
+    changes_catalog: bool
     """It changes the catalog too, so nobody else may until it is published."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class LedgerState:
     """What a ledger says: the published batch, the version of the catalog that counts, and who has claimed the next."""
 
     published: int = 0
@@ -46,53 +46,56 @@ class Standing:
     claim: Claim | None = None
 
 
-S = TypeVar("S", bound=Standing)
+S = TypeVar("S", bound=LedgerState)
 
 
 class Ledger(Protocol[S]):
     """The one record that is replaced by comparing it first, and what is written in the same step."""
 
-    place: str
+    location: str
     """Whose it is, for who is told."""
 
-    def settle(
+    def replace_state(
         self,
         change: Callable[[S], S | None],
-        published: Mapping[str, Any] | None = None,
-        catalog: Mapping[str, Any] | None = None,
+        batch_record: Mapping[str, Any] | None = None,
+        catalog_changes: Mapping[str, Any] | None = None,
     ) -> S:
         """Replace the record by `change(record)`, with these others; None leaves all as it is. What it says then."""
 
 
-def claim(ledger: Ledger[S], directory: Directory, redo: Redo, owner: str, catalog_version: int) -> Claim | None:
+def claim_batch(
+    ledger: Ledger[S], directory: StateDirectory, redo: Redo, owner: str, catalog_version: int
+) -> Claim | None:
     """Steps 3a and 3b. None if the catalog is not that version any more: the redo must be made anew."""
-    name, digest = redo_file.write(directory, redo)
-    mine = Claim(redo.number, owner, name, digest, redo.catalog is not None)
+    name, digest = redo_file.write_redo(directory, redo)
+    mine = Claim(redo.number, owner, name, digest, redo.catalog_changes is not None)
 
     def change(standing: S) -> S | None:
-        check_turn(ledger.place, standing, redo.number)
-        if redo.catalog is not None and standing.catalog != catalog_version:
+        check_next_batch(ledger.location, standing, redo.number)
+        if redo.catalog_changes is not None and standing.catalog != catalog_version:
             return None
         return replace(standing, claim=mine)
 
-    return mine if ledger.settle(change).claim == mine else None
+    return mine if ledger.replace_state(change).claim == mine else None
 
 
-def check_turn(place: str, standing: Standing, number: int) -> None:
+def check_next_batch(location: str, state: LedgerState, number: int) -> None:
     """MaintainerBusy unless this batch is the next, and nobody has claimed it."""
-    if number != standing.published + 1 or standing.claim is not None:
-        done = f"batch {standing.published}, which is published"
-        if standing.claim is not None:
-            done += f"; batch {standing.claim.number} is claimed by {standing.claim.owner}"
+    if number != state.published + 1 or state.claim is not None:
+        done = f"batch {state.published}, which is published"
+        if state.claim is not None:
+            done += f"; batch {state.claim.number} is claimed by {state.claim.owner}"
         raise MaintainerBusy(
-            f"Batch {number} cannot follow {done}: another process maintains {place}.", hint="Open the database again."
+            f"Batch {number} cannot follow {done}: another process maintains {location}.",
+            hint="Open the database again.",
         )
 
 
-def finish(
+def finish_batch(
     ledger: Ledger[S],
-    directory: Directory,
-    claimed: Claim,
+    directory: StateDirectory,
+    claim: Claim,
     write: Callable[[TableRedo, int], None],
     redo: Redo | None = None,
 ) -> S:
@@ -101,27 +104,27 @@ def finish(
     `redo`: who has claimed it has it yet, and need not read it. A table is a call or two to the store, however few its
     rows: several are written at the same time. What the ledger says afterwards.
     """
-    redo = redo_file.read(directory, claimed.file, claimed.digest) if redo is None else redo
+    redo = redo_file.read_redo(directory, claim.file, claim.digest) if redo is None else redo
     if len(redo.tables) == 1:
         write(redo.tables[0], redo.number)
-        return publish(ledger, redo)
-    with Threads(_AT_ONCE, thread_name_prefix="viewkeeper-cells") as pool:
+        return publish_batch(ledger, redo)
+    with ThreadPool(_MAX_TABLE_WRITERS, thread_name_prefix="viewkeeper-cells") as pool:
         try:
             for written in [pool.submit(write, table, redo.number) for table in redo.tables]:
                 written.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return publish(ledger, redo)
+    return publish_batch(ledger, redo)
 
 
-def publish(ledger: Ledger[S], redo: Redo) -> S:
+def publish_batch(ledger: Ledger[S], redo: Redo) -> S:
     """Step 4. A batch that is published already is no error: a successor was faster, with the same redo."""
 
     def change(standing: S) -> S | None:
         if standing.published >= redo.number:
             return None
-        version = standing.catalog if redo.catalog is None else redo.catalog["version"]
+        version = standing.catalog if redo.catalog_changes is None else redo.catalog_changes["version"]
         return replace(standing, published=redo.number, claim=None, catalog=version)
 
-    return ledger.settle(change, redo.published, redo.catalog)
+    return ledger.replace_state(change, redo.batch_record, redo.catalog_changes)

@@ -17,54 +17,54 @@ import pyarrow.compute as pc
 
 from viewkeeper.errors import CorruptState
 from viewkeeper.model.names import COUNT, WEIGHT
-from viewkeeper.resources.directory import Directory, flush_directory
-from viewkeeper.resources.unlisted_files import sweep
+from viewkeeper.resources.directory import StateDirectory, flush_directory
+from viewkeeper.resources.unlisted_files import garbage_collector
 from viewkeeper.store.contract.commits import StreamChange
 
 _SUFFIX = ".stream"
 
 
 @dataclass(frozen=True)
-class Streamed:
+class DeltaFile:
     """One view's delta in one batch."""
 
-    number: int
+    batch_number: int
     position: int
     time: float
-    table: int
+    table_id: int
     file: str
 
 
 @dataclass(frozen=True)
-class Streams:
+class DeltaFiles:
     """The deltas that are kept, the oldest first."""
 
-    kept: tuple[Streamed, ...] = ()
-    gone: int = 0
+    files: tuple[DeltaFile, ...] = ()
+    forgotten_position: int = 0
     """The position of the last that is forgotten."""
 
-    def of(self, table: int, after: int, upto: int) -> Iterator[Streamed]:
-        return (one for one in self.kept if one.table == table and after < one.position <= upto)
+    def for_table(self, table: int, after: int, up_to: int) -> Iterator[DeltaFile]:
+        return (one for one in self.files if one.table_id == table and after < one.position <= up_to)
 
-    def since(self, upto: int) -> Streams:
+    def without_older(self, up_to: int) -> DeltaFiles:
         """Without those up to a position."""
-        gone = max((one.position for one in self.kept if one.position <= upto), default=self.gone)
-        return Streams(tuple(one for one in self.kept if one.position > upto), gone)
+        gone = max((one.position for one in self.files if one.position <= up_to), default=self.forgotten_position)
+        return DeltaFiles(tuple(one for one in self.files if one.position > up_to), gone)
 
-    def plus(self, more: Sequence[Streamed]) -> Streams:
-        return replace(self, kept=(*self.kept, *more))
+    def with_files(self, files: Sequence[DeltaFile]) -> DeltaFiles:
+        return replace(self, files=(*self.files, *files))
 
     def to_json(self) -> dict[str, Any]:
-        return {"kept": [astuple(one) for one in self.kept], "gone": self.gone}
+        return {"kept": [astuple(one) for one in self.files], "gone": self.forgotten_position}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Streams:
-        return Streams(tuple(Streamed(*one) for one in data["kept"]), data["gone"])
+    def from_json(data: Mapping[str, Any]) -> DeltaFiles:
+        return DeltaFiles(tuple(DeltaFile(*one) for one in data["kept"]), data["gone"])
 
 
-def write(directory: Directory, number: int, change: StreamChange) -> str:
+def write_delta_file(directory: StateDirectory, number: int, change: StreamChange) -> str:
     """The name of the file with a view's delta, once it is on disk."""
-    directory.make()
+    directory.create()
     delta, weights = change.delta, change.delta[WEIGHT]
     if change.table.is_bag:  # as a delta of stored rows: one row with its count, that came or went
         delta = (
@@ -78,32 +78,32 @@ def write(directory: Directory, number: int, change: StreamChange) -> str:
         file.flush()
         os.fsync(file.fileno())
     flush_directory(directory)
-    directory.save(name)
-    sweep(directory, f"b*{_SUFFIX}").know([name])
+    directory.upload(name)
+    garbage_collector(directory, f"b*{_SUFFIX}").track([name])
     return name
 
 
-def read(directory: Directory, streamed: Streamed) -> pa.Table:
+def read_delta_file(directory: StateDirectory, delta_file: DeltaFile) -> pa.Table:
     """The delta, with its weights."""
-    path = directory.fetch(streamed.file)
+    path = directory.fetch(delta_file.file)
     try:
         with pa.memory_map(str(path)) as file:
             return pa.ipc.open_stream(file).read_all()
     except (OSError, pa.ArrowException) as error:
         raise CorruptState(
-            f"The changes {streamed.file} in {directory} cannot be read: {str(error).splitlines()[0]}.",
+            f"The changes {delta_file.file} in {directory} cannot be read: {str(error).splitlines()[0]}.",
             hint="Subscribe where the database's state directory can be read (option state=), or start over.",
         ) from error
 
 
-def collect(directory: Directory, streams: Streams, published: int) -> None:
+def collect_delta_files(directory: StateDirectory, delta_files: DeltaFiles, published: int) -> None:
     """Delete the files of batches up to the published one that its record does not list."""
-    kept = {one.file for one in streams.kept}
+    kept = {one.file for one in delta_files.files}
 
     def is_garbage(name: str) -> bool:
         number = name[1:].split("-")[0]
         return name not in kept and number.isdigit() and int(number) <= published
 
-    swept = sweep(directory, f"b*{_SUFFIX}")
-    swept.know(kept)
-    swept.remove(is_garbage)
+    swept = garbage_collector(directory, f"b*{_SUFFIX}")
+    swept.track(kept)
+    swept.collect(is_garbage)

@@ -25,12 +25,12 @@ from typing import IO, Any
 import pyarrow as pa
 
 from viewkeeper.errors import CorruptState
-from viewkeeper.resources.directory import Directory, flush_directory
-from viewkeeper.resources.unlisted_files import sweep
+from viewkeeper.resources.directory import StateDirectory, flush_directory
+from viewkeeper.resources.unlisted_files import garbage_collector
 
 _MAGIC = b"VKREDO1\n"
 _SUFFIX = ".redo"
-_ROWS = 65_536
+_BATCH_ROWS = 65_536
 """Rows that are written, and later replayed, together."""
 
 
@@ -41,7 +41,7 @@ class TableRedo:
 
     name: str
     family: Mapping[str, Any]
-    fresh: bool
+    is_new: bool
     splits: tuple[bytes, ...]
     puts: pa.Table
     deletes: pa.Table
@@ -51,43 +51,45 @@ class TableRedo:
 class Redo:
     """A whole batch."""
 
-    published: Mapping[str, Any]
+    batch_record: Mapping[str, Any]
     """The batch record as the store keeps it; it has the batch's `number`."""
-    catalog: Mapping[str, Any] | None
+    catalog_changes: Mapping[str, Any] | None
     tables: tuple[TableRedo, ...]
 
     @property
     def number(self) -> int:
-        return int(self.published["number"])
+        return int(self.batch_record["number"])
 
 
-def write(directory: Directory, redo: Redo) -> tuple[str, str]:
+def write_redo(directory: StateDirectory, redo: Redo) -> tuple[str, str]:
     """The file's name and digest, once it is on disk."""
-    directory.make()
+    directory.create()
     tables = []
     for table in redo.tables:
-        puts, deletes = _length(table.puts), _length(table.deletes)
-        head = {"name": table.name, "family": dict(table.family), "fresh": table.fresh}
+        puts, deletes = _encoded_length(table.puts), _encoded_length(table.deletes)
+        head = {"name": table.name, "family": dict(table.family), "fresh": table.is_new}
         splits = [key.hex() for key in table.splits]
         tables.append({**head, "splits": splits, "puts": puts, "deletes": deletes})
-    text = json.dumps({"published": dict(redo.published), "catalog": redo.catalog, "tables": tables}).encode()
+    text = json.dumps(
+        {"published": dict(redo.batch_record), "catalog": redo.catalog_changes, "tables": tables}
+    ).encode()
     name = f"b{redo.number}-{secrets.token_hex(4)}{_SUFFIX}"
     with (directory / name).open("xb") as file:
-        sink = _Digested(file)
+        sink = _DigestWriter(file)
         for part in (_MAGIC, struct.pack(">I", len(text)), text):
             sink.write(part)
         for table in redo.tables:
-            _write(sink, table.puts)
-            _write(sink, table.deletes)
+            _write_stream(sink, table.puts)
+            _write_stream(sink, table.deletes)
         file.flush()
         os.fsync(file.fileno())
     flush_directory(directory)
-    directory.save(name)
-    sweep(directory, f"b*{_SUFFIX}").know([name])
+    directory.upload(name)
+    garbage_collector(directory, f"b*{_SUFFIX}").track([name])
     return name, sink.digest.hexdigest()
 
 
-def read(directory: Directory, name: str, digest: str) -> Redo:
+def read_redo(directory: StateDirectory, name: str, digest: str) -> Redo:
     """The redo of a claim. CorruptState if it is not there or not the one that was claimed."""
     path = directory.fetch(name)
     try:
@@ -116,17 +118,17 @@ def read(directory: Directory, name: str, digest: str) -> Redo:
     return Redo(head["published"], head["catalog"], tuple(tables))
 
 
-def collect(directory: Directory, below: int) -> None:
+def collect_redo_files(directory: StateDirectory, below: int) -> None:
     """Delete the redos of batches before this one."""
 
     def is_garbage(name: str) -> bool:
         number = name[1:].split("-")[0]
         return number.isdigit() and int(number) < below
 
-    sweep(directory, f"b*{_SUFFIX}").remove(is_garbage)
+    garbage_collector(directory, f"b*{_SUFFIX}").collect(is_garbage)
 
 
-class _Digested:
+class _DigestWriter:
     """A file that is hashed as it is written."""
 
     closed = False
@@ -144,12 +146,12 @@ class _Digested:
         pass
 
 
-def _length(table: pa.Table) -> int:
+def _encoded_length(table: pa.Table) -> int:
     sink = pa.MockOutputStream()
-    _write(sink, table)
+    _write_stream(sink, table)
     return int(sink.size())
 
 
-def _write(sink: Any, table: pa.Table) -> None:
+def _write_stream(sink: Any, table: pa.Table) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=_ROWS)
+        writer.write_table(table, max_chunksize=_BATCH_ROWS)

@@ -23,14 +23,14 @@ from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
 from viewkeeper.errors import BadValue, FormatTooNew, MaintainerBusy, StoreError
 from viewkeeper.resources.directory import flush_directory
-from viewkeeper.resources.fork_guard import end_at_once, keep, module_lock
+from viewkeeper.resources.fork_guard import exit_without_cleanup, module_lock, never_release
 from viewkeeper.store.contract.commits import Finding
 from viewkeeper.store.ordered import lease
-from viewkeeper.store.ordered.location import check_place, not_a_database
-from viewkeeper.store.ordered.maps import Database, PinnedMap
-from viewkeeper.store.rocksdb.errors import is_locked_elsewhere, translate, translated
-from viewkeeper.store.rocksdb.maps import META, Live, RocksMap, RocksState, Snapshot, table_prefix
-from viewkeeper.store.rocksdb.secondary import Followers
+from viewkeeper.store.ordered.location import check_directory, not_a_database
+from viewkeeper.store.ordered.maps import Database, MapSnapshot
+from viewkeeper.store.rocksdb.errors import is_locked_elsewhere, translate_error, translate_errors
+from viewkeeper.store.rocksdb.maps import META, LiveReader, RocksMap, RocksState, SnapshotReader, table_prefix
+from viewkeeper.store.rocksdb.secondary import SecondaryPool
 
 FORMAT = 3
 """Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
@@ -40,16 +40,16 @@ FORMAT = 3
     3   rows may have the initial values and narrower types that their table keeps, views the names of their texts
 """
 
-LARGEST_CALL = 1 << 30
+MAX_CALL_BYTES = 1 << 30
 """Bytes of a write call: a WriteBatch is in memory whole, and once more in RocksDB's."""
 
 DURABILITIES = ("commit", "group", "none")
-_CLOSING_SECONDS = 2.0
+_LOCK_TIMEOUT = 2.0
 
 _registry: dict[Path, RocksDatabase] = {}
-_all: weakref.WeakSet[RocksDatabase] = weakref.WeakSet()
+_open_databases: weakref.WeakSet[RocksDatabase] = weakref.WeakSet()
 _registry_lock = module_lock()
-_parents: set[Path] = set()
+_parent_paths: set[Path] = set()
 """What the parent of this process had open: RocksDB believes that this one has."""
 
 
@@ -59,7 +59,7 @@ def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
         raise BadValue(f"mode={mode!r} is unknown.", hint="Use mode='w' (the default) or mode='r'.")
     if durability not in DURABILITIES:
         raise BadValue(f"durability={durability!r} is unknown.", hint=f"Use one of {', '.join(DURABILITIES)}.")
-    check_place(path, mode, "CURRENT")
+    check_directory(path, mode, "CURRENT")
     path = path.resolve()
     with _registry_lock:
         database = _registry.get(path)
@@ -70,11 +70,11 @@ def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
                 database.open_to_write(durability)
             except StoreError as error:
                 # Beside the process that maintains, this one reads, and has that one define (`store.mailbox`).
-                if not is_locked_elsewhere(error.__cause__) or lease.holder(path) is None:
+                if not is_locked_elsewhere(error.__cause__) or lease.lease_holder(path) is None:
                     raise
         database.check_format()
         _registry[path] = database
-        _all.add(database)
+        _open_databases.add(database)
         database.references += 1
         return database
 
@@ -84,7 +84,7 @@ class RocksDatabase(Database):
 
     scheme = "rocksdb"
     format = FORMAT
-    largest_call = LARGEST_CALL
+    max_call_bytes = MAX_CALL_BYTES
 
     def __init__(self, path: Path, durability: str) -> None:
         self.path = path
@@ -92,25 +92,25 @@ class RocksDatabase(Database):
         self.references = 0
         self._durability = durability
         self._db: Rdict | None = None
-        self._followers = Followers(path)
+        self._followers = SecondaryPool(path)
         self._lock = threading.Lock()
         self._writing = threading.local()
-        self._place = _identity(path)
+        self._identity = _read_identity(path)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def read(self, tables: Sequence[int] = (), *, only_log: bool = False) -> Iterator[RocksState]:
-        with translated(self.path):
+        with translate_errors(self.path):
             db = self._db
             if db is not None:
-                yield RocksState(Snapshot(db))
+                yield RocksState(SnapshotReader(db))
                 return
-            follower = self._followers.take()
+            follower = self._followers.acquire()
             try:
-                yield RocksState(Live(follower.db))
+                yield RocksState(LiveReader(follower.db))
             finally:
-                self._followers.give(follower)
+                self._followers.release(follower)
 
     @contextmanager
     def write(self, tables: Sequence[int] = (), size: int = 0) -> Iterator[RocksState]:
@@ -119,27 +119,27 @@ class RocksDatabase(Database):
                 f"A write to {self.path} was started inside another write of the same thread.",
                 hint="Do not write to the database from a catalog change.",
             )
-        with translated(self.path), self._lock:
-            db = self._writable()
+        with translate_errors(self.path), self._lock:
+            db = self._require_writer()
             batch = WriteBatch(raw_mode=True)
             self._writing.now = True
             try:
-                yield RocksState(Live(db), batch)
+                yield RocksState(LiveReader(db), batch)
             finally:
                 self._writing.now = False
-            db.write(batch, write_opt=self._flushing())
+            db.write(batch, write_opt=self._write_options())
 
-    def pin(self) -> RocksPinned:
-        return RocksPinned(self)
+    def open_snapshot(self) -> RocksSnapshot:
+        return RocksSnapshot(self)
 
     def get(self, table_id: int, key: bytes) -> bytes | None:
-        return self._one(table_prefix(table_id) + key)
+        return self._get(table_prefix(table_id) + key)
 
-    def number(self, name: bytes) -> int:
-        return int.from_bytes(self._one(META + name) or b"", "big")
+    def read_counter(self, name: bytes) -> int:
+        return int.from_bytes(self._get(META + name) or b"", "big")
 
-    def _one(self, name: bytes) -> bytes | None:
-        with translated(self.path):
+    def _get(self, name: bytes) -> bytes | None:
+        with translate_errors(self.path):
             db = self._db
             if db is not None:
                 found: bytes | None = db.get(name)
@@ -147,17 +147,17 @@ class RocksDatabase(Database):
         with self.read() as state:
             return state.source.get(name)
 
-    def _writable(self) -> Rdict:
+    def _require_writer(self) -> Rdict:
         if self._db is not None:
             return self._db
         if self.references == 0:
             raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
-        until = time.monotonic() + _CLOSING_SECONDS
+        until = time.monotonic() + _LOCK_TIMEOUT
         while True:
             try:
                 return self.open_to_write(self._durability)
             except StoreError as error:
-                holder = lease.holder(self.path)
+                holder = lease.lease_holder(self.path)
                 if holder is not None and f"process {os.getpid()} " not in holder:
                     raise MaintainerBusy(
                         f"The database {self.path} is written by {holder}, and RocksDB has one writer.",
@@ -167,12 +167,12 @@ class RocksDatabase(Database):
                     raise
                 time.sleep(0.05)  # the process that maintained is about to close it
 
-    def _flushing(self) -> WriteOptions:
+    def _write_options(self) -> WriteOptions:
         options = WriteOptions()
         options.sync = self._durability == "commit"
         return options
 
-    def purge(self) -> None:
+    def free_dropped_tables(self) -> None:
         """Nothing: rows of a dropped table are gone, and compaction frees their space."""
 
     # -- the whole of it ----------------------------------------------------------------------------------------------
@@ -185,13 +185,13 @@ class RocksDatabase(Database):
         advice = "Look into the file LOG of the database; free space, or restore a backup." if errors else ""
         yield Finding("compaction", not errors, f"{errors} errors in the background" if errors else "no errors", advice)
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.path.glob("*") if file.is_file())
 
     def copy_to(self, directory: Path) -> None:
         """A checkpoint. It needs who writes: this process, or nobody else for the moment."""
-        with translated(self.path):
-            db = self._db if self._db is not None else _opened(self.path)
+        with translate_errors(self.path):
+            db = self._db if self._db is not None else _open_for_writing(self.path)
             try:
                 directory.rmdir()
                 Checkpoint(db).create_checkpoint(str(directory))
@@ -202,8 +202,8 @@ class RocksDatabase(Database):
             file.chmod(0o700 if file.is_dir() else 0o600)
 
     def sync(self) -> None:
-        with translated(self.path):
-            self._writable().flush_wal(True)
+        with translate_errors(self.path):
+            self._require_writer().flush_wal(True)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -216,10 +216,10 @@ class RocksDatabase(Database):
                 )
             return self._db
         self._durability = durability
-        with translated(self.path):
-            db = _opened(self.path, create=True)
+        with translate_errors(self.path):
+            db = _open_for_writing(self.path, create=True)
             try:
-                meta = RocksMap(Live(db), None, b"m")
+                meta = RocksMap(LiveReader(db), None, b"m")
                 found = meta.get(b"format")
                 if found is None:
                     if next(iter(db.keys()), None) is not None:
@@ -232,7 +232,7 @@ class RocksDatabase(Database):
                 db.close()
                 raise
         self._db = db
-        self._place = _identity(self.path)
+        self._identity = _read_identity(self.path)
         return db
 
     @staticmethod
@@ -255,7 +255,7 @@ class RocksDatabase(Database):
 
     def is_current(self) -> bool:
         """Whether the path still leads to these files, and not to others made since in their place."""
-        return self._place == _identity(self.path)
+        return self._identity == _read_identity(self.path)
 
     def detach(self) -> None:
         with _registry_lock:
@@ -267,53 +267,53 @@ class RocksDatabase(Database):
             db, self._db = self._db, None
             self._followers.close()
         if db is not None:
-            with translated(self.path):
+            with translate_errors(self.path):
                 if self._durability != "commit":
                     db.flush_wal(True)
                 db.close()
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: let go of the parent's instances without touching them."""
         if self._db is not None:
-            _parents.add(self.path)
-            keep(self._db)
+            _parent_paths.add(self.path)
+            never_release(self._db)
         self._db = None
-        self._followers.forget()
+        self._followers.abandon()
 
 
-class RocksPinned(RocksState, PinnedMap):
+class RocksSnapshot(RocksState, MapSnapshot):
     """A snapshot, or an instance that is kept from catching up."""
 
     def __init__(self, database: RocksDatabase) -> None:
         self._database = database
-        self._kept = database.read()
-        super().__init__(self._kept.__enter__().source)
+        self._read_context = database.read()
+        super().__init__(self._read_context.__enter__().source)
 
-    def reading(self) -> AbstractContextManager[None]:
-        return translated(self._database.path)
+    def translate_errors(self) -> AbstractContextManager[None]:
+        return translate_errors(self._database.path)
 
     def close(self) -> None:
-        self._kept.__exit__(None, None, None)
+        self._read_context.__exit__(None, None, None)
         del self.source  # RocksDB keeps a snapshot as long as anybody has it
 
 
-def _opened(path: Path, *, create: bool = False) -> Rdict:
+def _open_for_writing(path: Path, *, create: bool = False) -> Rdict:
     """To write. A snapshot that is still held keeps the instance of before open for a moment."""
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_keep_log_file_num(4)
-    until = time.monotonic() + _CLOSING_SECONDS
+    until = time.monotonic() + _LOCK_TIMEOUT
     while True:
         try:
             return Rdict(str(path), options)
         except Exception as error:
-            if "lock hold by current process" not in str(error) or path in _parents or time.monotonic() > until:
-                raise translate(error, path) from error
+            if "lock hold by current process" not in str(error) or path in _parent_paths or time.monotonic() > until:
+                raise translate_error(error, path) from error
             gc.collect()
             time.sleep(0.01)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _read_identity(path: Path) -> tuple[int, int] | None:
     try:
         found = (path / "IDENTITY").stat()
     except OSError:
@@ -322,12 +322,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _after_fork() -> None:
-    if _all:
-        end_at_once()
-    for database in _all:
-        database.forget()
+    if _open_databases:
+        exit_without_cleanup()
+    for database in _open_databases:
+        database.abandon()
     _registry.clear()
-    _all.clear()
+    _open_databases.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

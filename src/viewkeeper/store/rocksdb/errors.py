@@ -8,12 +8,12 @@ from pathlib import Path
 
 from viewkeeper.errors import CorruptState, ReadOnly, StoreError, ViewkeeperError
 
-_ABSENT = "key not found"
+_KEY_NOT_FOUND = "key not found"
 
 
 def is_absent(error: Exception) -> bool:
     """Whether a snapshot says by it that it has no such key."""
-    return str(error) == _ABSENT
+    return str(error) == _KEY_NOT_FOUND
 
 
 def is_locked(error: Exception) -> bool:
@@ -27,7 +27,7 @@ def is_locked_elsewhere(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (ViewkeeperError, GeneratorExit, StopIteration):
@@ -35,10 +35,10 @@ def translated(path: Path) -> Iterator[None]:
     except Exception as error:
         if type(error) is not Exception and type(error).__name__ != "DbClosedError":
             raise
-        raise translate(error, path) from error
+        raise translate_error(error, path) from error
 
 
-def translate(error: Exception, path: Path) -> ViewkeeperError:
+def translate_error(error: Exception, path: Path) -> ViewkeeperError:
     """The error to raise for one of RocksDB's."""
     text = str(error)
     if is_locked(error):

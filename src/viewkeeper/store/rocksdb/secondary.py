@@ -24,14 +24,14 @@ from pathlib import Path
 from rocksdict import AccessType, Options, Rdict
 
 from viewkeeper.errors import StoreError
-from viewkeeper.resources.fork_guard import keep
+from viewkeeper.resources.fork_guard import never_release
 
-_KEPT = 4
+_MAX_IDLE = 4
 _ATTEMPTS = 50
 
 
 @dataclass(frozen=True)
-class Logs:
+class LogFiles:
     """The writer's log files, and the size of the newest: every write is in it, so it differs after one."""
 
     names: frozenset[str]
@@ -39,45 +39,45 @@ class Logs:
 
 
 @dataclass(frozen=True)
-class Follower:
+class SecondaryInstance:
     """An instance, its directory, and what the log files were before it last looked at them."""
 
     db: Rdict
-    place: Path
-    seen: Logs
+    directory: Path
+    log_files: LogFiles
 
     def close(self) -> None:
         with suppress(Exception):
             self.db.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class Followers:
+class SecondaryPool:
     """The instances of this process for one database."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._idle: list[Follower] = []
+        self._idle: list[SecondaryInstance] = []
         self._closed = False
 
-    def take(self) -> Follower:
+    def acquire(self) -> SecondaryInstance:
         """An instance that shows all that was written before this call; `give` it back."""
         failure: Exception | None = None
         for attempt in range(_ATTEMPTS):
-            now = self._logs()
+            now = self._list_logs()
             with self._lock:
                 one = self._idle.pop() if self._idle else None
-            if one is not None and one.seen == now:
+            if one is not None and one.log_files == now:
                 return one
             try:
                 if one is None:
                     db, place = self._open()
-                    one = Follower(db, place, now)
-                elif one.seen.names == now.names:
+                    one = SecondaryInstance(db, place, now)
+                elif one.log_files.names == now.names:
                     one.db.try_catch_up_with_primary()
-                    one = Follower(one.db, one.place, now)
-                if one.seen.names == now.names == self._logs().names:
+                    one = SecondaryInstance(one.db, one.directory, now)
+                if one.log_files.names == now.names == self._list_logs().names:
                     return one
             except Exception as error:  # files that go while they are read
                 failure = error
@@ -89,12 +89,12 @@ class Followers:
             hint="Try again, or read through the process that writes.",
         )
 
-    def give(self, one: Follower) -> None:
+    def release(self, instance: SecondaryInstance) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < _KEPT:
-                self._idle.append(one)
+            if not self._closed and len(self._idle) < _MAX_IDLE:
+                self._idle.append(instance)
                 return
-        one.close()
+        instance.close()
 
     def _open(self) -> tuple[Rdict, Path]:
         place = Path(tempfile.mkdtemp(prefix="viewkeeper-rocksdb-"))
@@ -104,7 +104,7 @@ class Followers:
             shutil.rmtree(place, ignore_errors=True)
             raise
 
-    def _logs(self) -> Logs:
+    def _list_logs(self) -> LogFiles:
         with os.scandir(self._path) as found:
             names = [entry.name for entry in found if entry.name.endswith(".log")]
         size = 0
@@ -112,12 +112,12 @@ class Followers:
             newest = max(names, key=lambda name: int(name.partition(".")[0]))
             with suppress(FileNotFoundError):
                 size = (self._path / newest).stat().st_size
-        return Logs(frozenset(names), size)
+        return LogFiles(frozenset(names), size)
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: these are the parent's, and so is the one that a scan may still give back."""
         self._lock = threading.Lock()
-        keep(self)
+        never_release(self)
 
     def close(self) -> None:
         with self._lock:

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 
-_HERE = resources.files(__name__)
+_PACKAGE_FILES = resources.files(__name__)
 
 SCHEMAS: Mapping[str, str] = {
     text.split()[2]: text
-    for text in re.findall(r"CREATE TABLE .*?\)(?=;\n)", _HERE.joinpath("schema.sql").read_text("utf-8"), re.DOTALL)
+    for text in re.findall(
+        r"CREATE TABLE .*?\)(?=;\n)", _PACKAGE_FILES.joinpath("schema.sql").read_text("utf-8"), re.DOTALL
+    )
 }
 """CREATE TABLE statements by table name."""
 
@@ -22,7 +24,7 @@ _NUMBER = re.compile(r"q0?(\d+)([ab]?)\.sql")
 
 QUERIES: Mapping[str, str] = {
     f"{found[1]}{found[2]}": path.read_text("utf-8").strip()
-    for path in sorted(_HERE.joinpath("queries").iterdir(), key=lambda p: p.name)
+    for path in sorted(_PACKAGE_FILES.joinpath("queries").iterdir(), key=lambda p: p.name)
     if (found := _NUMBER.fullmatch(path.name))
 }
 """The queries by number: 1 to 99, and 14a, 14b, 23a, 23b, 24a, 24b, 39a, 39b."""

@@ -19,23 +19,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from viewkeeper.verify.benchmark_check import Yardstick
-from viewkeeper.verify.reference_model import Change, Model
+from viewkeeper.verify.benchmark_check import Benchmark
+from viewkeeper.verify.reference_model import Change, ReferenceModel
 from viewkeeper.workloads.tpcds import SCHEMAS, views
 from viewkeeper.workloads.tpcds.data import columns_of, generate
 
-_SHARE = 0.002
-_MOST = 300
-_FEW = 10
-_LINES = 3
-_TAKEN = 0.35
+_CHANGED_SHARE = 0.002
+_MAX_CHANGED_ROWS = 300
+_SMALL_TABLE_ROWS = 10
+_LINES_PER_ORDER = 3
+_COPIED_COLUMN_SHARE = 0.35
 """Of an updated row's columns, from another row."""
 _CALENDAR = ("d_date", "d_year", "d_moy", "d_dom", "d_month_seq", "d_week_seq")
-_FAR = 100_000
+_CALENDAR_SHIFT_DAYS = 100_000
 """Days: past the calendar's last."""
-_SOLD = {"store_returns": "store_sales", "catalog_returns": "catalog_sales", "web_returns": "web_sales"}
+_SALES_OF_RETURNS = {"store_returns": "store_sales", "catalog_returns": "catalog_sales", "web_returns": "web_sales"}
 
-_REFERS = {
+_REFERENCED_TABLES = {
     "_date_sk": "date_dim",
     "_time_sk": "time_dim",
     "_item_sk": "item",
@@ -62,97 +62,111 @@ def references(table: str, key: tuple[str, ...]) -> Mapping[str, str]:
     return {
         column: other
         for column in columns_of(table)
-        for suffix, other in _REFERS.items()
+        for suffix, other in _REFERENCED_TABLES.items()
         if column != own and column.endswith(suffix)
     }
 
 
-class TpcdsModel(Model):
+class TpcdsModel(ReferenceModel):
     """The 24 tables, and batches of changes on all of them."""
 
     schemas = SCHEMAS
 
-    def __init__(self, files: Path, seed: int, threads: int = 2, *, share: float = _SHARE, most: int = _MOST) -> None:
+    def __init__(
+        self,
+        files: Path,
+        seed: int,
+        threads: int = 2,
+        *,
+        share: float = _CHANGED_SHARE,
+        max_rows: int = _MAX_CHANGED_ROWS,
+    ) -> None:
         """A batch changes `share` of each table's rows, `most` at most; of a table of a few rows it changes one."""
         super().__init__(files, seed, threads)
-        self.share, self.most = share, most
+        self.share, self.max_rows = share, max_rows
         first = sorted(self.schemas, key=lambda t: len(self.keys[t]))  # what is referred to before what refers
-        self._order = [*(t for t in first if t not in _SOLD), *_SOLD]
-        self._given = {t: self._last(t) for t in self._order if len(self.keys[t]) == 1}
+        self._table_order = [*(t for t in first if t not in _SALES_OF_RETURNS), *_SALES_OF_RETURNS]
+        self._initial_last_keys = {t: self._last_key(t) for t in self._table_order if len(self.keys[t]) == 1}
 
     def batch(self) -> list[Change]:
         fresh: dict[str, np.ndarray] = {}
-        return [change for table in self._order for change in self._changed(table, fresh)]
+        return [change for table in self._table_order for change in self._change_table(table, fresh)]
 
-    def _changed(self, table: str, fresh: dict[str, np.ndarray]) -> list[Change]:
+    def _change_table(self, table: str, new_keys: dict[str, np.ndarray]) -> list[Change]:
         key = self.keys[table]
         names = ", ".join(key)
         keys = self.rows(f"SELECT {names} FROM {table} ORDER BY ALL")
-        is_small = keys.num_rows < _FEW and len(key) == 1
-        many = 1 if is_small else min(self.most, max(2, round(self.share * keys.num_rows)))
+        is_small = keys.num_rows < _SMALL_TABLE_ROWS and len(key) == 1
+        many = 1 if is_small else min(self.max_rows, max(2, round(self.share * keys.num_rows)))
         order = self.random.permutation(keys.num_rows)
         updated, gone = order[:many], order[many : many + many // 2]
         if is_small:
-            came = np.flatnonzero(keys[key[0]].to_numpy() > self._given[table])
+            came = np.flatnonzero(keys[key[0]].to_numpy() > self._initial_last_keys[table])
             gone = came[: (len(came) + 1) // 2]
         updated = np.setdiff1d(updated, gone)
         others, models = (keys.take(self.random.integers(0, keys.num_rows, n)) for n in (len(updated), many))
-        puts = self._updated(table, keys.take(updated), others, fresh)
-        made = self._made(table, models, fresh)
+        puts = self._update_rows(table, keys.take(updated), others, new_keys)
+        made = self._make_rows(table, models, new_keys)
         if len(key) == 1:
-            fresh[table] = made[key[0]].to_numpy()
+            new_keys[table] = made[key[0]].to_numpy()
         deletes = keys.take(np.sort(gone))
-        return [Change(table, puts=_once(pa.concat_tables([puts, made]), key)), Change(table, deletes=deletes)]
+        return [Change(table, puts=_first_by_key(pa.concat_tables([puts, made]), key)), Change(table, deletes=deletes)]
 
-    def _updated(self, table: str, keys: pa.Table, others: pa.Table, fresh: Mapping[str, np.ndarray]) -> pa.Table:
-        rows, given = self._at(table, keys), self._at(table, others)
+    def _update_rows(
+        self, table: str, keys: pa.Table, other_keys: pa.Table, new_keys: Mapping[str, np.ndarray]
+    ) -> pa.Table:
+        rows, given = self._rows_by_key(table, keys), self._rows_by_key(table, other_keys)
         for column in rows.column_names:
             if column not in self.keys[table] and column not in _CALENDAR:
-                taken = pa.array(self.random.random(rows.num_rows) < _TAKEN)
-                rows = _with(rows, column, pc.if_else(taken, given[column], rows[column]))
-        return self._referring(table, rows, 0.2, fresh)
+                taken = pa.array(self.random.random(rows.num_rows) < _COPIED_COLUMN_SHARE)
+                rows = _set_column(rows, column, pc.if_else(taken, given[column], rows[column]))
+        return self._change_references(table, rows, 0.2, new_keys)
 
-    def _made(self, table: str, keys: pa.Table, fresh: Mapping[str, np.ndarray]) -> pa.Table:
+    def _make_rows(self, table: str, keys: pa.Table, new_keys: Mapping[str, np.ndarray]) -> pa.Table:
         key = self.keys[table]
-        rows = self._referring(table, self._at(table, keys), 0.5, fresh)
+        rows = self._change_references(table, self._rows_by_key(table, keys), 0.5, new_keys)
         count = rows.num_rows
-        if table in _SOLD:
-            sold = self.keys[_SOLD[table]]
-            sales = self.rows(f"SELECT {', '.join(sold)} FROM {_SOLD[table]} ORDER BY ALL")
+        if table in _SALES_OF_RETURNS:
+            sold = self.keys[_SALES_OF_RETURNS[table]]
+            sales = self.rows(f"SELECT {', '.join(sold)} FROM {_SALES_OF_RETURNS[table]} ORDER BY ALL")
             sales = sales.take(self.random.integers(0, sales.num_rows, count))
             for column, of in zip(key, sold, strict=True):
-                rows = _with(rows, column, sales[of])
+                rows = _set_column(rows, column, sales[of])
         elif table == "inventory":
             for column in ("inv_item_sk", "inv_warehouse_sk"):
-                rows = _with(rows, column, self._drawn(references(table, key)[column], count, fresh))
+                rows = _set_column(rows, column, self._draw_keys(references(table, key)[column], count, new_keys))
         else:
-            lines = 1 if len(key) == 1 else _LINES
-            numbers = self._last(table) + 1 + np.arange(count) // lines
-            rows = _with(rows, key[-1], pa.array(numbers, pa.int64()))
+            lines = 1 if len(key) == 1 else _LINES_PER_ORDER
+            numbers = self._last_key(table) + 1 + np.arange(count) // lines
+            rows = _set_column(rows, key[-1], pa.array(numbers, pa.int64()))
         if table == "date_dim":
-            days = pc.add(rows["d_date"].cast(pa.int32()), pa.scalar(_FAR, pa.int32()))
-            rows = _with(rows, "d_date", days.cast(pa.date32()))
-            rows = _with(rows, "d_dom", pc.add(rows["d_dom"], pa.scalar(31, pa.int32())))
+            days = pc.add(rows["d_date"].cast(pa.int32()), pa.scalar(_CALENDAR_SHIFT_DAYS, pa.int32()))
+            rows = _set_column(rows, "d_date", days.cast(pa.date32()))
+            rows = _set_column(rows, "d_dom", pc.add(rows["d_dom"], pa.scalar(31, pa.int32())))
         return rows
 
-    def _referring(self, table: str, rows: pa.Table, share: float, fresh: Mapping[str, np.ndarray]) -> pa.Table:
+    def _change_references(
+        self, table: str, rows: pa.Table, share: float, new_keys: Mapping[str, np.ndarray]
+    ) -> pa.Table:
         for column, other in references(table, self.keys[table]).items():
             if column not in self.keys[table]:
                 moved = pa.array(self.random.random(rows.num_rows) < share)
-                rows = _with(rows, column, pc.if_else(moved, self._drawn(other, rows.num_rows, fresh), rows[column]))
+                rows = _set_column(
+                    rows, column, pc.if_else(moved, self._draw_keys(other, rows.num_rows, new_keys), rows[column])
+                )
         return rows
 
-    def _drawn(self, table: str, count: int, fresh: Mapping[str, np.ndarray]) -> pa.Array:
+    def _draw_keys(self, table: str, count: int, new_keys: Mapping[str, np.ndarray]) -> pa.Array:
         """Keys of a table: every other one is new in this batch, where one is."""
         keys = np.sort(self.rows(f"SELECT {self.keys[table][0]} AS k FROM {table}")["k"].to_numpy())
-        new = fresh.get(table, keys)
+        new = new_keys.get(table, keys)
         is_new = self.random.random(count) < 0.5
         return pa.array(np.where(is_new, self.random.choice(new, count), self.random.choice(keys, count)), pa.int64())
 
-    def _last(self, table: str) -> int:
+    def _last_key(self, table: str) -> int:
         return int(self.rows(f"SELECT max({self.keys[table][-1]}) AS k FROM {table}")["k"][0].as_py())
 
-    def _at(self, table: str, keys: pa.Table) -> pa.Table:
+    def _rows_by_key(self, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys, in their order."""
         placed = keys.append_column("_at", pa.array(np.arange(keys.num_rows)))
         self.connection.register("wanted", placed)
@@ -162,16 +176,16 @@ class TpcdsModel(Model):
         return rows
 
 
-def _with(rows: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:
+def _set_column(rows: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:
     return rows.set_column(rows.column_names.index(column), rows.schema.field(column), values)
 
 
-def _once(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+def _first_by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     """The first row of each key."""
     numbered = rows.select(list(key)).append_column("_at", pa.array(np.arange(rows.num_rows)))
     first = numbered.group_by(list(key)).aggregate([("_at", "min")])["_at_min"]
     return rows.take(np.sort(first.to_numpy()))
 
 
-TPCDS = Yardstick("tpcds", views(), generate, TpcdsModel)
+TPCDS = Benchmark("tpcds", views(), generate, TpcdsModel)
 """For `vk verify tpcds`."""

@@ -14,24 +14,24 @@ import tempfile
 from pathlib import Path
 
 from viewkeeper.errors import StoreError
-from viewkeeper.resources.java_programs import Jars
-from viewkeeper.resources.memory import Memory
+from viewkeeper.resources.java_programs import JavaProgram
+from viewkeeper.resources.memory import MemoryBudget
 from viewkeeper.resources.prepared_statements import connect
-from viewkeeper.resources.process_budget import budget
+from viewkeeper.resources.process_budget import process_budget
 from viewkeeper.workloads.tpcds import SCHEMAS
 
-GENERATOR = Jars(
+GENERATOR = JavaProgram(
     program="TPC-DS",
     version="1.4",
     package=__package__,
     variable="VIEWKEEPER_TPCDS_HOME",
-    main="tpcds-*.jar",
+    main_jar="tpcds-*.jar",
     megabytes=10,
 )
 
-_LEAST = 0.01
+_MIN_SCALE = 0.01
 """The scale below which the generator makes no less."""
-_NUMBERED = {
+_NUMBER_COLUMNS = {
     "store_sales": "ss_ticket_number",
     "store_returns": "sr_ticket_number",
     "catalog_sales": "cs_order_number",
@@ -53,11 +53,11 @@ def generate(scale: float, directory: Path) -> Path:
     target = directory / f"tpcds-{scale:g}"
     if (target / "done").exists():
         return target
-    classes = f"{GENERATOR.lib()}/*"
+    classes = f"{GENERATOR.fetch_jars()}/*"
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target, prefix="text-") as place:
         arguments = ["io.trino.tpcds.Driver", "--scale", f"{scale:g}", "--directory", place, "--overwrite"]
-        command = [GENERATOR.java(), "-Xmx512m", "-cp", classes, *arguments]
+        command = [GENERATOR.java_command(), "-Xmx512m", "-cp", classes, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             last = (done.stderr or done.stdout).strip().splitlines()
@@ -65,22 +65,24 @@ def generate(scale: float, directory: Path) -> Path:
                 f"The TPC-DS generator failed: {last[-1] if last else f'exit code {done.returncode}'}.",
                 hint=f"{shutil.disk_usage(target).free // 10**6} MB are free in {target}.",
             )
-        _convert(Path(place), target, scale)
+        _convert_to_parquet(Path(place), target, scale)
     (target / "done").touch()
     return target
 
 
-def _convert(text: Path, target: Path, scale: float) -> None:
-    with connect(Memory(budget()).beside(text)) as connection:
+def _convert_to_parquet(text: Path, target: Path, scale: float) -> None:
+    with connect(MemoryBudget(process_budget()).with_spill_directory(text)) as connection:
         connection.execute("SET threads = 2").fetchall()
         for table in SCHEMAS:
             types = {c: "VARCHAR" if t == "STRING" else t for c, t in columns_of(table).items()}
             shape = f"columns = {types | {'_end': 'VARCHAR'}}, header = false, nullstr = '', encoding = 'latin-1'"
             given = f"read_csv('{text}/{table}.dat', delim = '|', quote = '', escape = '', {shape})"
             connection.execute(f"CREATE TABLE {table} AS SELECT * EXCLUDE (_end) FROM {given}").fetchall()
-        if scale < _LEAST:
-            for table, number in _NUMBERED.items():
-                connection.execute(f"DELETE FROM {table} WHERE {number} % 1000 >= {1000 * scale / _LEAST}").fetchall()
+        if scale < _MIN_SCALE:
+            for table, number in _NUMBER_COLUMNS.items():
+                connection.execute(
+                    f"DELETE FROM {table} WHERE {number} % 1000 >= {1000 * scale / _MIN_SCALE}"
+                ).fetchall()
         if scale < 1:
             columns = [(t, c) for t in SCHEMAS for c in columns_of(t) if "_cdemo_" in c]
             referring = " UNION ALL ".join(f"SELECT {c} AS k FROM {t}" for t, c in columns)

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from viewkeeper.errors import MissingDependency
-from viewkeeper.verify.benchmark_check import Yardstick
-from viewkeeper.verify.reference_model import Change, Model
+from viewkeeper.verify.benchmark_check import Benchmark
+from viewkeeper.verify.reference_model import Change, ReferenceModel
 from viewkeeper.workloads.tpch import SCHEMAS, views
 
 
@@ -37,7 +37,7 @@ def generate(scale: float, directory: Path) -> Path:
     return target
 
 
-class TpchModel(Model):
+class TpchModel(ReferenceModel):
     """The eight tables, and batches of changes."""
 
     schemas = SCHEMAS
@@ -52,7 +52,7 @@ class TpchModel(Model):
 
     def orders_batch(self, new: int, deleted: int, updated: int) -> list[Change]:
         """RF1, RF2 and RF3 over different orders, all with their lines."""
-        picked = self._some("orders", "o_orderkey", new + deleted + updated)
+        picked = self._sample_keys("orders", "o_orderkey", new + deleted + updated)
         made, gone, changed = np.split(picked, [new, new + deleted])
         offset = self._next_order
         self._next_order += len(made)
@@ -98,7 +98,7 @@ class TpchModel(Model):
         """Lines and orders updated wherever they are, four lines for each order; some lines are deleted."""
         stamp = int(self.random.integers(1 << 30))
         orders, gone = rows // 5, rows // 50
-        self._register("picked", self._some("orders", "o_orderkey", orders))
+        self._register("picked", self._sample_keys("orders", "o_orderkey", orders))
         changed = self.rows(
             f"""SELECT o.* REPLACE ((o_totalprice + 1)::DECIMAL(15,2) AS o_totalprice,
                     (o_orderdate + (hash(o_orderkey, {stamp}) % 60)::INTEGER)::DATE AS o_orderdate)
@@ -137,13 +137,13 @@ class TpchModel(Model):
         for table, columns in updates.items():
             key = self.keys[table][0]
             size = min(count, 1 + int(self.count(table) * share))
-            self._register("picked", self._some(table, key, size))
+            self._register("picked", self._sample_keys(table, key, size))
             rows = self.rows(f"SELECT {columns} FROM {table} c JOIN picked ON {key} = k")
             changes.append(Change(table, puts=rows))
             if table in ("customer", "partsupp"):
                 keys = ", ".join(self.keys[table])
                 self.connection.execute("DROP TABLE picked").fetchall()
-                self._register("picked", self._some(table, key, max(1, size // 10)))
+                self._register("picked", self._sample_keys(table, key, max(1, size // 10)))
                 changes.append(Change(table, deletes=self.rows(f"SELECT {keys} FROM {table} JOIN picked ON {key} = k")))
             self.connection.execute("DROP TABLE picked").fetchall()
         if not nations:
@@ -154,7 +154,7 @@ class TpchModel(Model):
         )
         return [*changes, Change("nation", puts=renamed)]
 
-    def _some(self, table: str, key: str, count: int) -> np.ndarray:
+    def _sample_keys(self, table: str, key: str, count: int) -> np.ndarray:
         keys = np.sort(self.rows(f"SELECT DISTINCT {key} AS k FROM {table}")["k"].to_numpy())
         return self.random.choice(keys, min(count, len(keys)), replace=False)
 
@@ -165,5 +165,5 @@ class TpchModel(Model):
         self.connection.unregister("given")
 
 
-TPCH = Yardstick("tpch", views(), generate, TpchModel)
+TPCH = Benchmark("tpch", views(), generate, TpchModel)
 """For `vk verify tpch`."""
