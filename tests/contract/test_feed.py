@@ -16,15 +16,15 @@ from tests.contract.conftest import (
     ITEMS,
     PAIRS,
     Opener,
-    consolidated_weights,
     delete,
-    delete_all_rows,
+    emptied,
     ids,
     items,
     pairs,
     put,
     read,
     skip_if_small,
+    summed,
 )
 
 from viewkeeper.errors import SnapshotGone
@@ -45,17 +45,17 @@ def _feed(store: Store) -> None:
 def state_at(store: Store, table: Table, cut: int, **options: Any) -> dict[tuple[Any, ...], int]:
     batches = list(store.scan_at(table, table.arrow.names, cut, **options))
     schema = table.arrow.append(pa.field("¤w", pa.int64()))
-    return consolidated_weights(pa.Table.from_batches(batches, schema))
+    return summed(pa.Table.from_batches(batches, schema))
 
 
 def difference(store: Store, table: Table, names: list[str], after: int, upto: int) -> dict[tuple[Any, ...], int]:
     """What happened between two positions. A store without before-images says which keys and how they are then; what
     they were is known, as the table image knows it."""
     if store.capabilities.before_images or store.capabilities.cell_versions:
-        found = consolidated_weights(store.changes(table, names, after, upto))
+        found = summed(store.changes(table, names, after, upto))
         net = store.net_changes(table, names, after, upto)
         if net is not None:
-            assert consolidated_weights(net) == found
+            assert summed(net) == found
             if {c.name for c in table.key_columns} <= set(names):
                 assert net.num_rows == len(found), "consolidated"
         return found
@@ -180,9 +180,9 @@ def test_scan_at_holds_while_writers_go_on(store: Store) -> None:
     first = next(scan)
     put(store, items(*((n, "b") for n in range(0, 200, 2))))
     delete(store, ids(1, 3))
-    total = consolidated_weights(pa.Table.from_batches([first, *scan]))
+    total = summed(pa.Table.from_batches([first, *scan]))
     assert total == {(n, "a"): 1 for n in range(100)}
-    assert consolidated_weights(pa.Table.from_batches(store.scan_at(ITEMS, ["id", "category"], cut))) == total
+    assert summed(pa.Table.from_batches(store.scan_at(ITEMS, ["id", "category"], cut))) == total
 
 
 def test_truncate_forgets_but_keeps_rows_and_head(store: Store) -> None:
@@ -216,7 +216,7 @@ ROWS = st.dictionaries(st.integers(0, 5), st.sampled_from(["x", "y", None]), max
 def test_every_past_state_can_be_had_back(store: Store, calls: list[tuple[dict[int, str | None], set[int]]]) -> None:
     """For random calls: scan_at(p) is the state after call p, and changes(p, q) is the difference of two states."""
     table = ITEMS
-    delete_all_rows(store, table)
+    emptied(store, table)
     state: dict[int, str | None] = {}
     states = {store.head(): dict(state)}
     for puts, deletes in calls:
@@ -251,9 +251,9 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     assert difference(reader, ITEMS, names, start, upto) == expected
     if reader.capabilities.before_images and reader.can_partition_changes:
         shares = [reader.changes_partition(ITEMS, names, upto - 1, upto, part, 2) for part in range(2)]
-        assert consolidated_weights(pa.concat_tables(shares)) == {(2, "b", None, None): 1}
+        assert summed(pa.concat_tables(shares)) == {(2, "b", None, None): 1}
         found = [rows for _, _, rows in reader.entries(ITEMS, names, start, upto)]
-        assert consolidated_weights(pa.concat_tables(found)) == expected
+        assert summed(pa.concat_tables(found)) == expected
     assert state_at(reader, ITEMS, upto) == expected
     assert [r["id"] for r in read(reader)] == [1, 2]
     assert sorted(reader.get_rows(ITEMS, ids(1, 2))["id"].to_pylist()) == [1, 2]
@@ -273,7 +273,7 @@ def test_shares_of_several_calls_are_together_what_happened(store: Store, parts:
         put(store, items((2, f"b{turn % 2}")))
     upto = store.head()
     shares = [store.changes_partition(ITEMS, names, start, upto, part, parts) for part in range(parts)]
-    assert consolidated_weights(pa.concat_tables(shares)) == difference(store, ITEMS, names, start, upto)
+    assert summed(pa.concat_tables(shares)) == difference(store, ITEMS, names, start, upto)
 
 
 def test_a_log_says_what_it_takes(store: Store) -> None:
