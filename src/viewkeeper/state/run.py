@@ -143,7 +143,7 @@ class Run:
 
     @cached_property
     def reachability_cache(self) -> dict[str, Any]:
-        """Cached results of semijoin reduction: which rows can reach an exit, by requester."""
+        """Cached results of semijoin reduction: which rows can reach an exit, by plan node."""
         return {}
 
     @cached_property

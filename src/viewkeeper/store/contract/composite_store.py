@@ -1,4 +1,4 @@
-"""A store that is made of parts: an object for each protocol, and nothing but who does what."""
+"""A store that delegates each protocol of the contract to an object of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from viewkeeper.store.contract.tables import BatchCommits, CatalogStore, ChangeL
 
 
 class DelegatingStore(Store):
-    """What is asked of it, the part does that it belongs to; what is asked of lazy views, who works them out."""
+    """Delegates each call to the object of its protocol, and reads of lazy views to `lazy_reads`."""
 
     can_read_lazy_views = True
     catalog_store: CatalogStore
