@@ -68,7 +68,7 @@ class PartitionStore:
                     continue
                 partition = replace(_map_partition(record, path.with_suffix(".vkp"), list(columns)), file=str(path))
             except _DAMAGE_ERRORS:
-                _delete_files(path)  # damaged
+                _delete_files(path)
                 continue
             if not any(_has_overlap(partition, other) for other in found):
                 found.append(partition)

@@ -7,7 +7,7 @@ probes at once, leave tens of rows to bisect:
 
     6,000,000 rows   guess ± 1,200   ─▶   ± 35   ─▶   ± 6        a tenth of the time, and no extra memory
 
-Where a hash has many rows, or the column holds no hashes (`run.Run.ranges` on other sorted words), guesses are worse.
+Where a hash has many rows, or rows are placed by a value instead of a hash (`operators.segment`), guesses are worse.
 The result of a bisection is checked, so a wrong guess costs time but never gives a wrong row: the search continues in a
 wider window, and finally in the whole column.
 
