@@ -53,8 +53,8 @@ class MKTree:
     def for_table(table: Table) -> MKTree:
         """Return an empty tree for the keys of a table."""
         names = [c.name for c in table.key_columns]
-        none = np.zeros(0, np.int64)
-        return MKTree(table, key_step(table), none, none, table.arrow.empty_table().select(names))
+        empty = np.zeros(0, np.int64)
+        return MKTree(table, key_step(table), empty, empty, table.arrow.empty_table().select(names))
 
     def __len__(self) -> int:
         """Return the number of elements."""
@@ -68,7 +68,7 @@ class MKTree:
         return int(((self.last - self.first) // self.step + 1).sum())
 
     def insert(self, keys: pa.Table) -> None:
-        """Insert keys, given as key columns; keys that the tree has already are ignored."""
+        """Insert keys (the key columns); keys that the tree has already are ignored."""
         if not keys.num_rows:
             return
         if self.step is None:
@@ -91,8 +91,8 @@ class MKTree:
         names = self.unmergeable_keys.column_names
         if self.step is None:
             types = [self.unmergeable_keys.schema.field(n).type for n in names]
-            wanted = pa.table([pa.array([v], t) for v, t in zip(key, types, strict=True)], names=names)
-            return bool(self.unmergeable_keys.join(wanted, names, join_type="inner").num_rows)
+            probe = pa.table([pa.array([v], t) for v, t in zip(key, types, strict=True)], names=names)
+            return bool(self.unmergeable_keys.join(probe, names, join_type="inner").num_rows)
         number = int(_as_numbers(pa.chunked_array([pa.array([key[0]], self.table.arrow.field(names[0]).type)]))[0])
         inside = (self.first <= number) & (number <= self.last) & ((number - self.first) % self.step == 0)
         return bool(inside.any())

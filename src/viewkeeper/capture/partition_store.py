@@ -70,7 +70,7 @@ class PartitionStore:
             except _DAMAGE_ERRORS:
                 _delete_files(path)
                 continue
-            if not any(_has_overlap(partition, other) for other in found):
+            if not any(_has_overlap(partition, earlier) for earlier in found):
                 found.append(partition)
         return found
 

@@ -99,9 +99,9 @@ def partition_at_cut(
             return None
     if cut <= partition.position:
         return partition.rows.select(list(columns))
-    wanted = list(dict.fromkeys([*columns, *(c.name for c in table.key_columns)]))
+    read_columns = list(dict.fromkeys([*columns, *(c.name for c in table.key_columns)]))
     try:
-        changed = _read_changed_rows(store, table, wanted, partition.position, cut, consolidate)
+        changed = _read_changed_rows(store, table, read_columns, partition.position, cut, consolidate)
     except SnapshotGone:
         return None
     new = changed.rows
@@ -109,10 +109,10 @@ def partition_at_cut(
     new = new if inside is None else new.filter(inside)
     if changed.keys is None:
         return new.select(list(columns))
-    old = partition.rows.select(wanted)
+    old = partition.rows.select(read_columns)
     if changed.keys.num_rows:
         old = old.filter(pc.invert(pc.is_in(encode_keys(table, old), value_set=encode_keys(table, changed.keys))))
-    return pa.concat_tables([old, new.select(wanted).cast(old.schema)]).select(list(columns))
+    return pa.concat_tables([old, new.select(read_columns).cast(old.schema)]).select(list(columns))
 
 
 def _read_changed_rows(

@@ -59,16 +59,16 @@ def table_at_cut(
     missing = list(missing_ranges(used, partition_bounds(store, table)))
     if missing and not store.can_scan_at(table):
         raise CutMoved
-    done = sum(p.num_rows for p in pieces)
-    if done and missing and progress is not None:
-        progress(f"resuming {table.name}", done, max(done, store.count(table)))
+    rows_done = sum(p.num_rows for p in pieces)
+    if rows_done and missing and progress is not None:
+        progress(f"resuming {table.name}", rows_done, max(rows_done, store.count(table)))
     for start, stop in missing:
-        rows, clean = scan_table_at(store, table, columns, cut, memory, progress, start, stop, done)
+        rows, clean = scan_table_at(store, table, columns, cut, memory, progress, start, stop, rows_done)
         rows = rows if clean else consolidate(rows)
         if partition_store is not None and len(missing) > 1:
             partition_store.save(table, TablePartition(start, stop, cut, rows.drop_columns([WEIGHT])))
         pieces.append(rows)
-        done += rows.num_rows
+        rows_done += rows.num_rows
     return pa.concat_tables(pieces)
 
 
@@ -81,18 +81,18 @@ def scan_live(
 ) -> list[TablePartition]:
     """Scan a table partition by partition while writers continue, for a store that cannot read the past."""
     found = partition_store.find_partitions(table, columns) if partition_store is not None else []
-    expected, done = store.count(table), sum(p.rows.num_rows for p in found)
+    expected, rows_done = store.count(table), sum(p.rows.num_rows for p in found)
     missing = list(missing_ranges(found, partition_bounds(store, table)))
-    if done and progress is not None:
-        progress(f"resuming {table.name}", done, max(done, expected))
+    if rows_done and progress is not None:
+        progress(f"resuming {table.name}", rows_done, max(rows_done, expected))
     for start, stop in missing:
         position = store.head()  # before the first row is read: the scan sees all writes up to here
         batches: list[pa.RecordBatch] = []
         for batch in store.scan(table, columns, start=start, stop=stop):
             batches.append(batch)
-            done += batch.num_rows
+            rows_done += batch.num_rows
             if progress is not None:
-                progress(f"scanning {table.name}", done, max(done, expected))
+                progress(f"scanning {table.name}", rows_done, max(rows_done, expected))
         rows = pa.Table.from_batches(batches, pa.schema([table.arrow.field(c) for c in columns])).combine_chunks()
         partition = TablePartition(start, stop, position, rows, store.head())
         found.append(

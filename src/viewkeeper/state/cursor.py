@@ -206,20 +206,20 @@ class RowSelection:
         return found
 
     def _materialize(self, name: str) -> pa.Array:
-        parts = self.rows_by_run
-        arrays = [one_chunk(part.run.rows.column(name)) for part in parts]
-        if not parts:
+        groups = self.rows_by_run
+        arrays = [one_chunk(group.run.rows.column(name)) for group in groups]
+        if not groups:
             return one_chunk(self._cursor.runs[0].rows.column(name)).slice(0, 0)
-        if len(parts) == 1:
-            return arrays[0] if parts[0].row_ids is None else take_array(arrays[0], parts[0].row_id_array)
+        if len(groups) == 1:
+            return arrays[0] if groups[0].row_ids is None else take_array(arrays[0], groups[0].row_id_array)
         buffers = [n for array in arrays if (n := buffer_view(array)) is not None]
         if len(buffers) < len(arrays):
-            found = [take_array(array, part.row_id_array) for array, part in zip(arrays, parts, strict=True)]
+            found = [take_array(array, group.row_id_array) for array, group in zip(arrays, groups, strict=True)]
             return take_array(pa.concat_arrays(found), self._output_order)
-        whole = np.empty(len(self._row_ids), buffers[0].dtype)
-        for values, part in zip(buffers, parts, strict=True):
-            whole[part.output_positions] = values if part.row_ids is None else values[part.row_ids]
-        return pa.Array.from_buffers(arrays[0].type, len(whole), [None, pa.py_buffer(whole)])
+        merged = np.empty(len(self._row_ids), buffers[0].dtype)
+        for values, group in zip(buffers, groups, strict=True):
+            merged[group.output_positions] = values if group.row_ids is None else values[group.row_ids]
+        return pa.Array.from_buffers(arrays[0].type, len(merged), [None, pa.py_buffer(merged)])
 
     @cached_property
     def rows_by_run(self) -> tuple[RunRows, ...]:
@@ -244,7 +244,7 @@ class RowSelection:
     @cached_property
     def _output_order(self) -> pa.Array:
         """Permutation from run order to the order of the selected row ids."""
-        order = np.concatenate([part.output_positions for part in self.rows_by_run])
+        order = np.concatenate([group.output_positions for group in self.rows_by_run])
         inverse = np.empty(len(order), np.int64)
         inverse[order] = np.arange(len(order))
         return pa.array(inverse)

@@ -107,16 +107,18 @@ def _hash_strings(array: pa.Array, statements: PreparedStatements | None) -> Has
     values = encoded.dictionary.to_pylist() if len(encoded.dictionary) <= MAX_DICTIONARY_VALUES else None
     if values is None or statements is None:
         return None
-    known = {value: _STRING_HASHES.get(value) for value in values}
-    missing = [value for value, cached in known.items() if cached is None]
+    hash_by_value = {value: _STRING_HASHES.get(value) for value in values}
+    missing = [value for value, cached in hash_by_value.items() if cached is None]
     if missing:
         hashed = statements.run("SELECT hash(s) AS h FROM input", input=pa.table({"s": pa.array(missing, pa.string())}))
-        known |= dict(zip(missing, hashed["h"].to_pylist(), strict=True))
+        hash_by_value |= dict(zip(missing, hashed["h"].to_pylist(), strict=True))
         if len(_STRING_HASHES) < _MAX_CACHED_STRINGS:
             _STRING_HASHES.update(
-                (s, cached) for s, cached in known.items() if cached is not None and len(s) <= _MAX_STRING_LENGTH
+                (s, cached)
+                for s, cached in hash_by_value.items()
+                if cached is not None and len(s) <= _MAX_STRING_LENGTH
             )
-    hash_values = np.array([*known.values(), int(NULL_HASH)], np.uint64)
+    hash_values = np.array([*hash_by_value.values(), int(NULL_HASH)], np.uint64)
     found: Hashes = hash_values[np.asarray(encoded.indices.fill_null(len(values)))]
     return found
 

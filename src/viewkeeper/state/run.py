@@ -246,9 +246,8 @@ class Arrangement:
         for each row the index of its hash."""
         _check_type(hashes, np.uint64)
         for run in self.runs_overlapping(hashes).runs:
-            if run.num_rows == len(hashes) and bool(
-                (run.hashes == hashes).all()
-            ):  # the usual case in the state of a small number of groups
+            # The usual case in a state with a small number of groups.
+            if run.num_rows == len(hashes) and bool((run.hashes == hashes).all()):
                 row_ids = np.arange(len(hashes))
                 yield run, row_ids, row_ids
                 continue
@@ -325,13 +324,13 @@ def merge(
     occur outside the longest run are recomputed; the other rows of the longest run are copied unchanged.
     """
     longest = max(range(len(runs)), key=lambda i: runs[i].num_rows)
-    others = [run.weighted_rows for i, run in enumerate(runs) if i != longest and run.num_rows]
-    if not others:
+    shorter = [run.weighted_rows for i, run in enumerate(runs) if i != longest and run.num_rows]
+    if not shorter:
         return runs[longest]
-    base, *others = _select_common_columns([runs[longest].weighted_rows, *others])
-    start, stop = runs[longest].ranges(distinct_hashes(*others))
+    base, *shorter = _select_common_columns([runs[longest].weighted_rows, *shorter])
+    start, stop = runs[longest].ranges(distinct_hashes(*shorter))
     touched = expand_ranges(start, stop - start)
-    changed = _concat_tables([base.take(pa.array(touched)), *others])
+    changed = _concat_tables([base.take(pa.array(touched)), *shorter])
     if additive is None:
         sql = consolidation_sql(base.schema)
     else:

@@ -118,7 +118,7 @@ def diff_catalogs(head: Mapping[str, Any] | None, current: Catalog, new: Catalog
 
 
 def ids_changed_after(head: Mapping[str, Any], version: int) -> list[int]:
-    return list({i: None for at, listed in head["recent"] if at > version for i in listed})
+    return list({i: None for changed_version, listed in head["recent"] if changed_version > version for i in listed})
 
 
 def is_whole_catalog(head: Mapping[str, Any]) -> bool:

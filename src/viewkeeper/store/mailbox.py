@@ -71,13 +71,8 @@ class FileMailbox(Mailbox):
     def read(self, name: str, part: str) -> Mapping[str, Any] | None:
         try:
             found = json.loads((self._directory / f"{name}.{part}").read_bytes())
-        except (
-            FileNotFoundError,
-            IsADirectoryError,
-            ValueError,
-            RecursionError,
-        ):  # an unreadable message counts as missing
-            return None
+        except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
+            return None  # an unreadable message counts as missing
         return found if isinstance(found, dict) else None
 
     def write(self, name: str, part: str, message: Mapping[str, Any]) -> None:

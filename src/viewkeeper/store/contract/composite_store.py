@@ -41,7 +41,7 @@ class DelegatingStore(Store):
     batch_commits: BatchCommits
     lease_store: LeaseStore
 
-    # -- records ------------------------------------------------------------------------------------------------------
+    # -- catalog ------------------------------------------------------------------------------------------------------
 
     def catalog(self) -> Catalog:
         return self.catalog_store.catalog()
@@ -55,7 +55,7 @@ class DelegatingStore(Store):
     def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
         self.catalog_store.put_note(name, note)
 
-    # -- rows ---------------------------------------------------------------------------------------------------------
+    # -- tables -------------------------------------------------------------------------------------------------------
 
     def drop_rows(self, table: Table) -> None:
         self.table_store.drop_rows(table)
@@ -135,7 +135,7 @@ class DelegatingStore(Store):
     def open_snapshot(self) -> StoreSnapshot:
         return lazy_reads.with_lazy_views(self, self.table_store.open_snapshot())
 
-    # -- feed ---------------------------------------------------------------------------------------------------------
+    # -- change log ---------------------------------------------------------------------------------------------------
 
     def head(self) -> int:
         return self.changelog.head()
@@ -202,7 +202,7 @@ class DelegatingStore(Store):
     def holds(self) -> list[LogHold]:
         return self.changelog.holds()
 
-    # -- publishing ---------------------------------------------------------------------------------------------------
+    # -- batch commits ------------------------------------------------------------------------------------------------
 
     def published_batch(self) -> Batch | None:
         return self.batch_commits.published_batch()

@@ -81,7 +81,7 @@ FORMAT = 5
     2   entries have one; entries of format 1 are not rewritten and are read without it
     3   the catalog has a record for each table and view; a whole record is read until the catalog's first change
     4   a batch record lists the runs that differ from a basis; one without a basis lists all
-    5   rows may lack the initial values, and have the narrower types, that their table records; views have the names of
+    5   a table may record initial values and narrower types for rows written before an ALTER; views have the names of
         their texts
 """
 
@@ -222,7 +222,7 @@ class Environment:
         with translate_errors(self.path):
             self.handle.sync(True)
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- life cycle ---------------------------------------------------------------------------------------------------
 
     def open(self, *, create: bool = False) -> None:
         """Open the files, for writing if `writable`; with `create`, create the database if needed."""

@@ -164,9 +164,8 @@ class LmdbSnapshot(LmdbState, MapSnapshot):
 
     def close(self) -> None:
         txn, self._txn = self._txn, None
-        if (
-            txn is not None and self._environment._handle is self._handle
-        ):  # else the transaction belongs to the parent, before a fork
+        # With another handle, the transaction belongs to the parent of a forked child.
+        if txn is not None and self._environment._handle is self._handle:
             txn.abort()
 
 

@@ -48,9 +48,8 @@ def open_beside(path: Path, files: FileIdentity | None) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            _relock(
-                _fence_descriptors[files]
-            )  # the failed attempt has closed the lock file, which released the first one's locks
+            # The failed attempt has closed the lock file, which released the first environment's locks.
+            _relock(_fence_descriptors[files])
             raise
 
 

@@ -83,8 +83,8 @@ class OrderedChangeLog(ChangeLog):
                 chunks = list(call)
                 found += [(position, chunks[0].time, images) for images in log_format.decode_entries(chunks)]
         for position, time_, images in found:
-            if len(own := _images_of_table(table, images)):
-                yield position, time_, images_to_delta(table, own, names, 1)
+            if len(table_images := _images_of_table(table, images)):
+                yield position, time_, images_to_delta(table, table_images, names, 1)
 
     def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> PendingChanges:
         with self._handle.read(only_log=True) as state:
@@ -129,9 +129,9 @@ class OrderedChangeLog(ChangeLog):
 
     def truncate(self, up_to: int) -> None:
         with self._handle.write() as state:
-            held = [hold.position for hold in metadata.read_holds(state.meta, time.time())]
+            hold_positions = [hold.position for hold in metadata.read_holds(state.meta, time.time())]
             head = metadata.read_counter(state.meta, metadata.HEAD)
-            up_to = min([up_to, head, *held])
+            up_to = min([up_to, head, *hold_positions])
             if up_to > metadata.read_counter(state.meta, metadata.FLOOR):
                 log_format.truncate(state.log, up_to)
                 failpoints.hit("commit.5.truncate.middle")

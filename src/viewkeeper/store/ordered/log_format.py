@@ -98,7 +98,7 @@ def append_rows(
     sides: tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]],
     chunk_bytes: int = CHUNK_BYTES,
 ) -> int:
-    """Append images given as bytes objects; if they fit into one chunk, no Arrow array is built."""
+    """Append images that are bytes objects; if they fit into one chunk, no Arrow array is built."""
     joined = [b"".join(side) for side in sides]
     rows = len(sides[0])
     if sum(map(len, joined)) + _END_BYTES * rows > chunk_bytes:
@@ -137,8 +137,8 @@ def encode_chunks(table: int, time: float, images: RowImages, chunk_bytes: int =
             head = _encode_header(shape[0], table, time, shape[1])
             heads[shape] = head, zlib.crc32(head)
         head, checksum = heads[shape]
-        for part in body:
-            checksum = zlib.crc32(part, checksum)
+        for piece in body:
+            checksum = zlib.crc32(piece, checksum)
         yield b"".join((head, checksum.to_bytes(4, "little"), *body))
 
 
@@ -174,7 +174,7 @@ def entries_between(
     log: OrderedMap, start: ChunkPosition, stop: ChunkPosition, tables: Sequence[int]
 ) -> Iterator[LogEntry]:
     """Yield the chunks of these tables from `start` (included) to `stop` (excluded)."""
-    wanted = frozenset(tables)
+    table_ids = frozenset(tables)
     if start >= stop:
         return
     for key, body in log.items(_KEY.pack(*start)):
@@ -184,7 +184,7 @@ def entries_between(
         version, _, check, table, time, rows, _ = _HEADER.unpack_from(body)
         if version not in (_VERSION, _VERSION_WITHOUT_CHECK):
             raise CorruptState(f"Position {chunk_position[0]} of the change log has an unknown format.")
-        if table not in wanted:
+        if table not in table_ids:
             if version == _VERSION and _header_checksum(body) != check:
                 raise _damage_error(chunk_position[0])
         else:
@@ -340,9 +340,11 @@ def read_row_images(
             if not is_present:
                 images.append([b""] * rows)
                 continue
-            own = ends[index : index + rows]
-            images.append([body[start + low : start + high] for low, high in zip((0, *own), own, strict=False)])
-            start, index = start + own[-1], index + rows
+            side_ends = ends[index : index + rows]
+            images.append(
+                [body[start + low : start + high] for low, high in zip((0, *side_ends), side_ends, strict=False)]
+            )
+            start, index = start + side_ends[-1], index + rows
         found += zip(*images, strict=True)
     return found
 
@@ -393,7 +395,7 @@ def _concat_values(counts: list[int], ends: list[Bytes], data: list[Bytes]) -> p
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
-# -- forgetting -------------------------------------------------------------------------------------------------------
+# -- truncation -------------------------------------------------------------------------------------------------------
 
 
 def truncate(log: OrderedMap, up_to: int) -> None:

@@ -157,7 +157,7 @@ def _image_pairs(images: RowImages) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _apply_row_changes(call: WriteCall, view: View, changes: Sequence[tuple[Table, bytes, bytes]]) -> None:
-    """Write rows given one by one, grouped by table."""
+    """Write single rows, grouped by table."""
     by_table: dict[int, tuple[Table, dict[bytes, bytes]]] = {}
     for table, key, after in changes:
         by_table.setdefault(table.id, (table, {}))[1][key] = after

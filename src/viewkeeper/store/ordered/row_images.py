@@ -158,10 +158,8 @@ def _net_images(pieces: Sequence[RowImages]) -> Sequence[RowImages]:
         return pieces
     first, last = np.empty(count, np.int64), np.empty(count, np.int64)
     indices = np.arange(len(key_numbers))
-    first[key_numbers[::-1]], last[key_numbers] = (
-        indices[::-1],
-        indices,
-    )  # if an index occurs several times, the last assignment remains
+    # If a key number occurs several times, numpy keeps the last assignment.
+    first[key_numbers[::-1]], last[key_numbers] = indices[::-1], indices
     images = concat_images(pieces)
     ends = pa.array(last)
     return [RowImages(images.keys.take(ends), images.before.take(pa.array(first)), images.after.take(ends))]

@@ -82,7 +82,7 @@ class WriteCall:
                 self._flush_log()
 
     def append_rows(self, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]) -> None:
-        """Append changed rows, given as Python bytes, to the log."""
+        """Append changed rows, as bytes objects, to the log."""
         self._flush_log()
         header = (self.head + 1, self.next_chunk, table.id, self.time)
         self.next_chunk = log_format.append_rows(self.state.log, *header, (keys, before, after), self._chunk_bytes)
@@ -120,9 +120,8 @@ class WriteCall:
 
 
 def _is_large(size: int) -> bool:
-    return (
-        size >= MIN_BUDGET // _LARGE_CALL_FRACTION and size >= process_budget() // _LARGE_CALL_FRACTION
-    )  # `process_budget` is only read for calls that may be large
+    # The first comparison spares small calls the lookup of the budget.
+    return size >= MIN_BUDGET // _LARGE_CALL_FRACTION and size >= process_budget() // _LARGE_CALL_FRACTION
 
 
 def encode_change_rows(table: Table, puts: pa.Table, deletes: pa.Table) -> Iterator[EncodedRows]:

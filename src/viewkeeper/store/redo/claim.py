@@ -1,7 +1,7 @@
 """Claim, write and publish a batch in a store that changes only single rows atomically.
 
     3a  all writes of the batch are in a durable file: the redo file
-    3b  the batch is claimed: a compare-and-set replaces the ledger by one with {number, owner, digest of the redo file}.
+    3b  the batch is claimed: a compare-and-set puts {number, owner, digest of the redo file} into the ledger.
         From here on no process writes other rows for this batch
     3c  the rows are written, marked with the batch's number. Writing them twice has the same result
     4   the ledger records that the batch is published; catalog and batch record change in the same step

@@ -77,8 +77,8 @@ def write_redo(directory: StateDirectory, redo: Redo) -> tuple[str, str]:
     name = f"b{redo.number}-{secrets.token_hex(4)}{_SUFFIX}"
     with (directory / name).open("xb") as file:
         sink = _DigestWriter(file)
-        for part in (_MAGIC, struct.pack(">I", len(text)), text):
-            sink.write(part)
+        for piece in (_MAGIC, struct.pack(">I", len(text)), text):
+            sink.write(piece)
         for table in redo.tables:
             _write_stream(sink, table.puts)
             _write_stream(sink, table.deletes)

@@ -37,7 +37,7 @@ FORMAT = 3
 
     1   a batch record lists all runs
     2   a batch record lists the runs that differ from a basis
-    3   rows may lack the initial values, and have the narrower types, that their table records; views have the names of
+    3   a table may record initial values and narrower types for rows written before an ALTER; views have the names of
         their texts
 """
 
@@ -177,7 +177,7 @@ class RocksDatabase(Database):
     def free_dropped_tables(self) -> None:
         """Do nothing: the rows of a dropped table are deleted already, and compaction frees their space."""
 
-    # -- the whole of it ----------------------------------------------------------------------------------------------
+    # -- the whole database -------------------------------------------------------------------------------------------
 
     def examine(self) -> Iterator[Finding]:
         if self._db is None:
@@ -207,7 +207,7 @@ class RocksDatabase(Database):
         with translate_errors(self.path):
             self._require_writer().flush_wal(True)
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- life cycle ---------------------------------------------------------------------------------------------------
 
     def open_to_write(self, durability: str) -> Rdict:
         if self._db is not None:
@@ -228,9 +228,8 @@ class RocksDatabase(Database):
                         raise not_a_database(self.path, "it is a RocksDB of another program")
                     self._put(db, {b"mformat": b"%d" % FORMAT, b"muuid": uuid.uuid4().hex.encode()})
                     flush_directory(self.path)
-                elif (
-                    format_text.isdigit() and int(format_text) < FORMAT
-                ):  # older versions cannot read what this version writes
+                elif format_text.isdigit() and int(format_text) < FORMAT:
+                    # Older versions cannot read what this version writes.
                     self._put(db, {b"mformat": b"%d" % FORMAT})
             except BaseException:
                 db.close()
