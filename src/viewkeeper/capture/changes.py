@@ -52,12 +52,10 @@ def read_table_changes(
     if store.capabilities.before_images:
         return store.changes(table, columns, after, cut), CaptureMark()
     changed, capture_mark = store.changed_keys(table, columns, after, cut, capture_mark)
-    current = with_weight(changed.rows.select(list(columns)), 1)
+    rows = with_weight(changed.rows.select(list(columns)), 1)
     if changed.keys is not None and not changed.keys.num_rows:
-        return current, capture_mark
-    return pa.concat_tables(
-        [current, retract_image_rows(changed.keys).cast(current.schema)]
-    ).combine_chunks(), capture_mark
+        return rows, capture_mark
+    return pa.concat_tables([rows, retract_image_rows(changed.keys).cast(rows.schema)]).combine_chunks(), capture_mark
 
 
 MIN_PARALLEL_ROWS = 20_000

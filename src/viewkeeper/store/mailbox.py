@@ -7,7 +7,7 @@ A request has a unique name and up to three parts, each written by one side and 
     cancel    by the sender: the result is no longer wanted
 
 A part is always replaced as a whole. The side that reads or writes the last message removes the request
-(`maintain.definition_client`).
+(`maintain.remote_ddl.client`).
 """
 
 from __future__ import annotations

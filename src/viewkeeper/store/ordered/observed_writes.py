@@ -119,7 +119,7 @@ def run_write_observer(
                     _apply_encoded(call, view, *changes)
                 continue
         if changed <= _MAX_ROWS_ONE_BY_ONE:
-            images = [weighted_images for piece in pieces for weighted_images in _image_pairs(piece)]
+            images = [pair for piece in pieces for pair in _image_pairs(piece)]
             if (row_changes := write_observer().apply_rows(catalog, view, table.id, images, reads)) is not None:
                 _apply_row_changes(call, view, row_changes)
                 continue
