@@ -21,7 +21,7 @@ from typing import Any
 
 import lmdb
 
-from viewkeeper.errors import FormatTooNew, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
+from viewkeeper.errors import FormatTooNew, FormatTooOld, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
 from viewkeeper.resources.directory import flush_directory
 from viewkeeper.store.lmdb import after_fork, second_environment
 from viewkeeper.store.lmdb.writeback import MIN_WRITEBACK_BYTES, start_writeback
@@ -74,16 +74,8 @@ def translate_error(error: lmdb.Error, path: Path) -> ViewkeeperError:
     return StoreError(f"The database {path} failed: {error}.")
 
 
-FORMAT = 5
-"""Format of the whole database. A higher number is refused; a lower one is read and raised by the next writer.
-
-    1   entries of the change log have no check of their header
-    2   entries have one; entries of format 1 are not rewritten and are read without it
-    3   the catalog has a record for each table and view; a whole record is read until the catalog's first change
-    4   a batch record lists the runs that differ from a basis; one without a basis lists all
-    5   a table may record initial values and narrower types for rows written before an ALTER; views have the names of
-        their texts
-"""
+FORMAT = 6
+"""Format of the whole database. A database of another format is refused: its data must be loaded again."""
 
 MAP_SIZE = 1 << 40
 """Address space, not disk space: increasing it later would require closing every transaction."""
@@ -258,8 +250,6 @@ class Environment:
                 if meta is None or log is None:
                     raise not_a_database(self.path, "it is an LMDB environment of another program")
                 self._check_format(handle, meta)
-                if self.writable:
-                    self._upgrade(handle, meta)
             except BaseException:
                 handle.close()
                 raise
@@ -276,16 +266,9 @@ class Environment:
             raise FormatTooNew(
                 f"The database {self.path} has format {int(format_text)}, this version reads up to {FORMAT}."
             )
+        if int(format_text) < FORMAT:
+            raise FormatTooOld(f"The database {self.path} has format {int(format_text)}, this version reads {FORMAT}.")
         self.uuid = name.decode()
-
-    def _upgrade(self, handle: Any, meta: Any) -> None:
-        """Raise the format number, because older versions cannot read what this version writes."""
-        with handle.begin(db=meta) as txn:
-            stored_format = int(txn.get(b"format"))
-        if stored_format < FORMAT:
-            self._check_not_writing()
-            with handle.begin(write=True, db=meta) as txn:
-                txn.put(b"format", b"%d" % FORMAT)
 
     def _create(self, handle: Any) -> None:
         """Create the database in an empty environment, in one transaction, unless another process was faster."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
-from viewkeeper.errors import BadValue, FormatTooNew, MaintainerBusy, StoreError
+from viewkeeper.errors import BadValue, FormatTooNew, FormatTooOld, MaintainerBusy, StoreError
 from viewkeeper.resources.directory import flush_directory
 from viewkeeper.resources.fork_guard import exit_without_cleanup, module_lock, never_release
 from viewkeeper.store.contract.commits import Finding
@@ -32,14 +32,8 @@ from viewkeeper.store.rocksdb.errors import is_locked_elsewhere, translate_error
 from viewkeeper.store.rocksdb.maps import META, LiveReader, RocksMap, RocksState, SnapshotReader, table_prefix
 from viewkeeper.store.rocksdb.secondary import SecondaryPool
 
-FORMAT = 3
-"""Format of the whole database. A higher number is refused; a lower one is read and raised by the next writer.
-
-    1   a batch record lists all runs
-    2   a batch record lists the runs that differ from a basis
-    3   a table may record initial values and narrower types for rows written before an ALTER; views have the names of
-        their texts
-"""
+FORMAT = 4
+"""Format of the whole database. A database of another format is refused: its data must be loaded again."""
 
 MAX_CALL_BYTES = 1 << 30
 """Maximum bytes of a write call: a WriteBatch is in memory as a whole, and again in RocksDB's memtable."""
@@ -228,9 +222,6 @@ class RocksDatabase(Database):
                         raise not_a_database(self.path, "it is a RocksDB of another program")
                     self._put(db, {b"mformat": b"%d" % FORMAT, b"muuid": uuid.uuid4().hex.encode()})
                     flush_directory(self.path)
-                elif format_text.isdigit() and int(format_text) < FORMAT:
-                    # Older versions cannot read what this version writes.
-                    self._put(db, {b"mformat": b"%d" % FORMAT})
             except BaseException:
                 db.close()
                 raise
@@ -256,6 +247,8 @@ class RocksDatabase(Database):
             raise FormatTooNew(
                 f"The database {self.path} has format {int(format_text)}, this version reads up to {FORMAT}."
             )
+        if int(format_text) < FORMAT:
+            raise FormatTooOld(f"The database {self.path} has format {int(format_text)}, this version reads {FORMAT}.")
         self.uuid = bytes(name).decode()
 
     def is_current(self) -> bool:
