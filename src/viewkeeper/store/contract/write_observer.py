@@ -35,7 +35,7 @@ class RowReads(Protocol):
     """The same state, read row by row."""
 
     carried_state: MutableMapping[int, Any]
-    """State that the observer kept in the previous write call, by view; empty if another process has written since."""
+    """State that the observer kept in the previous write call, by view; empty if any other write has happened since."""
 
     def get_row(self, table: Table, key: bytes, columns: Mapping[str, Any]) -> bytes | None:
         """Return the row of an encoded key. `columns` has the key's columns by name."""

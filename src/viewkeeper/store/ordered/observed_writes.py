@@ -50,7 +50,7 @@ def synchronous_table_ids(views: Sequence[View]) -> list[int]:
 class CarriedState:
     """State that the observer carries from one write call of a store to the next.
 
-    It is valid only if no other process has written in between, which the log's head shows.
+    It is valid only if no other write has happened in between, which the log's head shows.
     """
 
     def __init__(self) -> None:
