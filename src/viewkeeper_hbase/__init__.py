@@ -1,16 +1,25 @@
-"""HBase: base tables and views in a real HBase, over a Thrift2 client in pure Python (`hbase://host:port/namespace`).
+"""HBase store: base tables and views in an HBase cluster, over a Thrift2 client in pure Python. A URL is
+`hbase://host:port/namespace`.
 
-url.py connection.py pool.py failures.py      the gateway: how it is spoken to, and what can go wrong
-client.py scanning.py batches.py              rows and cells; `frames`, `walker` and `cells` read replies into Arrow
-tables.py                                     namespaces, tables, regions
-layout.py encodings.py rowkeys.py             how rows lie in HBase, and back
-records.py lease.py known.py                  the database's own records; one maintainer; what a reader knows of them
-windows.py                                    capture: what was written in a time window
-commit.py                                     a batch becomes visible, by `store/redo`
-sizes.py                                      counts and split points
-opened.py definitions.py rows.py log.py       the parts of the store contract over these: the catalog,
-publishing.py store.py                        rows, the feed, batches, the lease; HBaseStore joins them
-server.py processes.py fetch.py               an HBase of one's own, for tests and trials
+The package implements the store contract of `viewkeeper.store`. A tour, from the network upwards:
+
+    thrift/      the client. `connection` frames one TCP connection, `pool` keeps idle ones and retries,
+                 `request_encoder` and `reply_decoder` are the wire format, `cells` is a reply as Arrow arrays,
+                 `scan` reads ranges with several scanners, `admin` manages tables, `client` joins them
+    layout/      rows as cells and back. `layout` and `mapping` name cells, `value_encodings` encodes values,
+                 `row_reader`, `point_read` and `close_scan` read rows, `pushdown` filters them in HBase
+    url.py, handle.py       a parsed URL; what the parts of an open database share
+    metadata.py             the database's own records in one row, changed by check-and-put
+    cached_state.py         what a process knows of those records
+    catalog_store.py, tables.py, snapshot.py, commits.py, lease.py, mailbox.py, log_holds.py
+                            the parts of the store contract; `store.HBaseStore` joins them
+    commit_steps.py         how a claimed batch is written to its tables (with `viewkeeper.store.redo`)
+    statistics.py, rejected_rows.py, doctor.py
+                            row counts and split points; notes on unreadable rows; `vk doctor`
+    capture/     changes of base tables by time windows of raw scans, and the change log made of them
+    push/        changes that HBase sends from its write-ahead log, through the replication endpoint (Java)
+    devserver/   an HBase on this machine, for tests and trials
+    cli.py, push_cli.py     the commands `vk hbase` and `vk hbase push`
 """
 
 from __future__ import annotations

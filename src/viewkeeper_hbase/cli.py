@@ -1,4 +1,4 @@
-"""`vk hbase`: an HBase of one's own on this machine, to try things out. Mounted into `vk` as a group of commands."""
+"""`vk hbase`: a private HBase on this machine, for tests and trials. The commands are mounted into `vk` as a group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _DATA_DIRECTORY = Path(".viewkeeper-hbase")
 
 
 def scratch_url(scratch: str) -> str:
-    """A new namespace in the HBase that `vk hbase start` has started, with its state in the directory `scratch`."""
+    """Return the URL of a new namespace in the HBase that `vk hbase start` runs; its state is in the directory
+    `scratch`."""
     from viewkeeper.errors import StoreError
     from viewkeeper_hbase.devserver.server import Server
 

@@ -1,4 +1,4 @@
-"""`vk hbase push` and `vk hbase listen`: changes that HBase pushes, agreed with its administrator."""
+"""`vk hbase push` and `vk hbase listen`: capture of changes that HBase pushes, agreed with its administrator."""
 
 from __future__ import annotations
 
@@ -96,19 +96,19 @@ def enable(
 
     if (certificate is None) != (key is None) or (ca is None) != (certificate is None):
         raise BadValue("TLS needs --ca, --certificate and --key.", hint="Name all three, or none.")
-    for one in receiver:
-        settings.parse_address(one)
+    for address in receiver:
+        settings.parse_address(address)
     with open_writer(db) as store:
         namespace = parse_url(store.url).namespace
         names = {table_layout(namespace, table).name for table in store.catalog().tables}
         others = tuple(sorted(name for name in names if name.partition(":")[0] != namespace))
-        agreed = PushAgreement(peer or f"vk_{namespace}", tuple(receiver), (namespace,), others, certificate, key)
+        agreement = PushAgreement(peer or f"vk_{namespace}", tuple(receiver), (namespace,), others, certificate, key)
         secret = settings.read_secret(settings.push_directory(store.state_path), create=True)
-        PushAdmin(conf, classpath).enable(agreed, secret, secret_file, ca, pause)
-        store.put_note(settings.AGREEMENT_NOTE, agreed.to_json())
+        PushAdmin(conf, classpath).enable(agreement, secret, secret_file, ca, pause)
+        store.put_note(settings.AGREEMENT_NOTE, agreement.to_json())
         if secret_file:
             typer.echo(f"the secret is in {settings.push_directory(store.state_path)}/secret: copy it to {secret_file}")
-    typer.echo(f"the peer {agreed.peer} sends changes of {', '.join((namespace, *others))} to {', '.join(receiver)}")
+    typer.echo(f"the peer {agreement.peer} sends changes of {', '.join((namespace, *others))} to {', '.join(receiver)}")
 
 
 def disable(
@@ -127,13 +127,13 @@ def disable(
     from viewkeeper_hbase.push.admin import PushAdmin
 
     with open_writer(db) as store:
-        agreed = _agreed_settings(store)
+        agreement = _agreed_settings(store)
         if keep:
-            PushAdmin(conf, classpath).disable(agreed.peer)
+            PushAdmin(conf, classpath).disable(agreement.peer)
         else:
-            PushAdmin(conf, classpath).remove(agreed.peer)
+            PushAdmin(conf, classpath).remove(agreement.peer)
             store.put_note(settings.AGREEMENT_NOTE, None)
-    typer.echo(f"the peer {agreed.peer} {'sends nothing; HBase keeps its WALs' if keep else 'is removed'}")
+    typer.echo(f"the peer {agreement.peer} {'sends nothing; HBase keeps its WALs' if keep else 'is removed'}")
 
 
 def status(db: LocalDb, conf: ConfDir = _CONF_DIRECTORY, classpath: ClassPath = None) -> None:
@@ -148,19 +148,25 @@ def status(db: LocalDb, conf: ConfDir = _CONF_DIRECTORY, classpath: ClassPath = 
     from viewkeeper_hbase.push.admin import PushAdmin
 
     with open_reader(db) as store:
-        agreed, told = _agreed_settings(store), store.note(settings.STATUS_NOTE)
-    found = PushAdmin(conf, classpath).status(agreed.peer)
-    typer.echo(f"peer      {agreed.peer}, {found.state}, to {found.receivers or ', '.join(agreed.receivers)}")
-    typer.echo(f"covers    {', '.join((*found.namespaces, *found.tables)) or 'nothing'}")
-    by = "nobody maintains" if told is None else f"{told['by']}{': ' + told['reason'] if told['reason'] else ''}"
-    typer.echo(f"capture   by {by}" if told is not None else f"capture   {by}")
-    typer.echo(f"lag       {found.lag / 1000:.1f} s")
-    typer.echo(f"held      {sum(q.unshipped_bytes for q in found.queues):,} bytes of WAL")
-    for line in align_rows([[q.server, q.queue, q.wal, q.shipped_text] for q in found.queues]):
+        agreement, published_status = _agreed_settings(store), store.note(settings.STATUS_NOTE)
+    peer_status = PushAdmin(conf, classpath).status(agreement.peer)
+    typer.echo(
+        f"peer      {agreement.peer}, {peer_status.state}, to {peer_status.receivers or ', '.join(agreement.receivers)}"
+    )
+    typer.echo(f"covers    {', '.join((*peer_status.namespaces, *peer_status.tables)) or 'nothing'}")
+    capture = (
+        "nobody maintains"
+        if published_status is None
+        else f"{published_status['by']}{': ' + published_status['reason'] if published_status['reason'] else ''}"
+    )
+    typer.echo(f"capture   by {capture}" if published_status is not None else f"capture   {capture}")
+    typer.echo(f"lag       {peer_status.lag / 1000:.1f} s")
+    typer.echo(f"held      {sum(q.unshipped_bytes for q in peer_status.queues):,} bytes of WAL")
+    for line in align_rows([[q.server, q.queue, q.wal, q.shipped_text] for q in peer_status.queues]):
         typer.echo(f"queue     {line}")
-    if any(q.length < 0 for q in found.queues):
+    if any(q.length < 0 for q in peer_status.queues):
         typer.echo("gone      HBase waits for such a WAL for ever: vk hbase push disable, then enable")
-    if found.state != "enabled" or told is None or told["by"] != "push":
+    if peer_status.state != "enabled" or published_status is None or published_status["by"] != "push":
         raise typer.Exit(1)
 
 
@@ -188,21 +194,21 @@ def listen(
     from viewkeeper_hbase.push.inflow import open_receivers
     from viewkeeper_hbase.push.spool import Spool
 
-    most = parse_size(spooled, "--spool")
+    max_bytes = parse_size(spooled, "--spool")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with open_reader(db) as store:
-        agreed, directory = _agreed_settings(store), settings.push_directory(store.state_path)
+        agreement, directory = _agreed_settings(store), settings.push_directory(store.state_path)
     if at:
-        agreed = replace(agreed, receivers=tuple(at))
+        agreement = replace(agreement, receivers=tuple(at))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    spool, secret = Spool(directory, max_bytes=most, is_write_only=True), settings.read_secret(directory)
-    receivers = open_receivers(agreed, spool, secret)
+    spool, secret = Spool(directory, max_bytes=max_bytes, is_write_only=True), settings.read_secret(directory)
+    receivers = open_receivers(agreement, spool, secret)
     if not receivers:
-        typer.echo(f"standing by: none of {', '.join(agreed.receivers)} is an address of this machine that is free")
+        typer.echo(f"standing by: none of {', '.join(agreement.receivers)} is an address of this machine that is free")
     with suppress(KeyboardInterrupt):
         while not receivers and not stopped.wait(_STANDBY_SECONDS):
-            receivers = open_receivers(agreed, spool, secret)
+            receivers = open_receivers(agreement, spool, secret)
         for receiver in receivers:
             typer.echo(f"receiving at {receiver.address[0]}:{receiver.address[1]} into {directory}")
         stopped.wait()
