@@ -35,7 +35,7 @@ class HBaseCatalogStore(CatalogStore):
         results: list[Catalog] = []
         mapping_warnings: list[str] = []
 
-        def change_state(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
+        def apply_change(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
             results.clear()
             mapping_warnings.clear()
             before = self._state_cache.catalog() if state.catalog else Catalog()
@@ -52,7 +52,7 @@ class HBaseCatalogStore(CatalogStore):
 
         before = {t.id for t in self._state_cache.catalog(refresh=True).tables}
         while True:
-            state = meta_table.change_state(change_state)
+            state = meta_table.change_state(apply_change)
             self._state_cache.update(state)
             if results:
                 break

@@ -112,7 +112,7 @@ class PublishedBatch:
         capture_marks = {int(table): _decode_mark(*mark) for table, mark in data["seen"].items()}
         batch = Batch(data["number"], data["cut"], data["record"], capture_marks)
         streams = DeltaFiles.from_json(data["streams"]) if "streams" in data else DeltaFiles()
-        return PublishedBatch(batch, tuple(PastBatch(*one) for one in data["past"]), streams)
+        return PublishedBatch(batch, tuple(PastBatch(*fields) for fields in data["past"]), streams)
 
 
 class MetaTable(Ledger[DatabaseState]):

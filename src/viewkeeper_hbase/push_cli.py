@@ -46,9 +46,9 @@ _CONF_DIRECTORY = Path(".viewkeeper-hbase/conf")
 def install(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of HBase's class path.")],
 ) -> None:
-    """Put the endpoint's jar where HBase finds it: on the class path of the master and of every region server.
+    """Copy the endpoint's jar into HBase's class path, on the master and on every region server.
 
-    They read it when they start. No table is altered, and nothing is sent until `vk hbase push enable`.
+    They load it when they start. No table is altered, and nothing is sent until `vk hbase push enable`.
 
     Example: vk hbase push install /opt/hbase/lib
     """
@@ -80,10 +80,10 @@ def enable(
         int, typer.Option(min=1, help="Milliseconds at most between two looks at a WAL without news.")
     ] = 50,
 ) -> None:
-    """Add the replication peer for the database's namespace and its tables in others, or bring it up to date.
+    """Add the replication peer for the database's namespace and its tables in others, or update it.
 
-    Whoever maintains the database receives at the addresses that are its machine's own; `vk hbase listen` does by
-    itself. Call it again when a table of another namespace was mapped.
+    The maintainer receives at those of the addresses that belong to its machine; `vk hbase listen` receives
+    without a maintainer. Repeat the command after a table of another namespace was mapped.
 
     Example: vk hbase push enable --db hbase://127.0.0.1:9090/shop --receiver 127.0.0.1:9191
     """
@@ -119,7 +119,7 @@ def disable(
         bool, typer.Option("--keep", help="Only pause: HBase keeps its WALs until it is enabled again.")
     ] = False,
 ) -> None:
-    """Remove the replication peer: changes are found by scans again. When it is enabled again, tables are compared.
+    """Remove the replication peer: changes are found by scans again. After the next enable, tables are compared.
 
     Example: vk hbase push disable --db hbase://127.0.0.1:9090/shop
     """
@@ -137,9 +137,9 @@ def disable(
 
 
 def status(db: LocalDb, conf: ConfDir = _CONF_DIRECTORY, classpath: ClassPath = None) -> None:
-    """The peer, its queues with positions, how far it is behind, and the bytes of WAL that HBase keeps for it.
+    """Show the peer, its queues with positions, its lag, and the bytes of WAL that HBase keeps for it.
 
-    The exit code is 1 if changes are not pushed just now.
+    The exit code is 1 if changes are not pushed at present.
 
     Example: vk hbase push status --db hbase://127.0.0.1:9090/shop
     """
@@ -179,10 +179,10 @@ def listen(
         str, typer.Option("--spool", metavar="SIZE", help="Take no more when so much waits; HBase keeps it then.")
     ] = "4GB",
 ) -> None:
-    """Receive what HBase pushes and keep it in the state's place, until stopped; who maintains reads it there.
+    """Receive pushed changes into the spool of the state directory, where the maintainer reads them, until stopped.
 
-    It needs no Spark and little memory: HBase can go on forgetting its WALs while nobody maintains. While somebody else
-    receives at all agreed addresses it stands by.
+    It needs no Spark and little memory, and lets HBase drop its WALs while no maintainer runs. While all agreed
+    addresses are in use it stands by.
 
     Example: vk hbase listen --db 'hbase://127.0.0.1:9090/shop?state=/data/viewkeeper'
     """

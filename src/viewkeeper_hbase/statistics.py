@@ -101,7 +101,7 @@ def choose_split_points(size: TableSize, range_count: int) -> list[bytes]:
     if range_count < 2 or len(size.sample) < 2:
         return []
     positions = np.linspace(0, len(size.sample), min(range_count, len(size.sample)) + 1)[1:-1].astype(int)
-    return sorted({size.sample[at] for at in positions})
+    return sorted({size.sample[position] for position in positions})
 
 
 def _sample_keys(keys: pa.ChunkedArray, rows: int) -> tuple[bytes, ...]:

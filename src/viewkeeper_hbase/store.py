@@ -1,7 +1,7 @@
 """HBaseStore: the store contract over HBase's Thrift2 gateway, composed of its parts.
 
 HBase's guarantees shape the parts: a write call is atomic for each row, not as a whole; positions are times of
-HBase's clock; a batch is claimed, then its cells are written one by one and can be rewritten without effect.
+HBase's clock; a batch is claimed first, then its cells are written, which may be repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The rows of a database in HBase: writes, reads, and reads at a cut. A write call is atomic for each row, not as a
-whole.
+"""The rows of a database in HBase: writes, reads, and reads at a cut.
 
-A write call takes its position after its rows have got their times. Rows are not read before they are written, so
-every put counts as a change.
+A write call is atomic for each row, not as a whole, and takes its position after its rows have got their times.
+Rows are not read before they are written, so every put counts as a change.
 """
 
 from __future__ import annotations
@@ -69,8 +68,13 @@ def _replace_rows(client: HBaseClient, layout: Layout, keys: pa.Array, cells: di
             f"A row for {layout.table.name} has no value outside its key, so {layout.name} cannot hold it.",
             hint="Give at least one column a value.",
         )
-    whole = pa.array(nulls == 0)
-    client.put_rows(layout.name, keys.filter(whole), {c: v.filter(whole) for c, v in cells.items()}, retry_unknown=True)
+    without_nulls = pa.array(nulls == 0)
+    client.put_rows(
+        layout.name,
+        keys.filter(without_nulls),
+        {c: v.filter(without_nulls) for c, v in cells.items()},
+        retry_unknown=True,
+    )
     for at in np.flatnonzero(nulls):  # one call per row: no other call of HBase puts and deletes atomically
         row = {column: values[int(at)].as_py() for column, values in cells.items()}
         puts = {column: value for column, value in row.items() if value is not None}
@@ -114,8 +118,8 @@ def update_row(client: HBaseClient, layout: Layout, key: pa.Table, columns: pa.T
 
 
 def _check_unique_keys(table: Table, keys: pa.Array, deleted_keys: pa.Array) -> None:
-    both = pa.concat_arrays([keys.cast(pa.binary()), deleted_keys.cast(pa.binary())])
-    if len(both) > 1 and pc.count_distinct(both).as_py() < len(both):
+    all_keys = pa.concat_arrays([keys.cast(pa.binary()), deleted_keys.cast(pa.binary())])
+    if len(all_keys) > 1 and pc.count_distinct(all_keys).as_py() < len(all_keys):
         raise BadValue(f"A write to {table.name} has the same key twice.", hint="Keep the last row of each key.")
 
 

@@ -1,5 +1,4 @@
-"""The URL of a database in HBase, `hbase://host:port/namespace?option=value`: its location and the gateway's
-settings.
+"""The URL of a database in HBase, `hbase://host:port/namespace?option=value`: its location and connection settings.
 
     transport=framed|buffered    protocol=binary|compact    connect_timeout=SECONDS    read_timeout=SECONDS
     retries=N    tls=true|false    ca=FILE    certificate=FILE    key=FILE    verify=true|false
@@ -8,7 +7,8 @@ settings.
     cache=SECONDS       maximum age of the cached catalog and published batch; 0 reads them at every use
     lease=SECONDS       how long the lease of a maintainer that died keeps other processes out
     gateways=HOST:PORT,…     gateways in addition to the first one; the tasks of a Spark stage spread over all
-    capture=auto|push|poll   push: use the changes that HBase pushes, if that is agreed; poll: scan time windows
+    capture=auto|push|poll   auto: changes that HBase pushes, if that is agreed, else time windows are scanned;
+                             push: refuse to maintain without push; poll: always scan time windows
     create=true|false   create the namespace if it does not exist
 
 The default port is 9090, the default namespace is `default`.

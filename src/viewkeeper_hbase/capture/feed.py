@@ -274,9 +274,9 @@ class ChangeCapture:
         if self.parallel_map is not None:
             return region_scan.scan_windows(self.parallel_map, self._url, self._client, requests)
         return [
-            read_if_exists(layout, partial(time_windows.scan_window, self._client, layout, after, upto))
-            or time_windows.concat_scans(after, upto, [])
-            for layout, after, upto in requests
+            read_if_exists(layout, partial(time_windows.scan_window, self._client, layout, after, window_end))
+            or time_windows.concat_scans(after, window_end, [])
+            for layout, after, window_end in requests
         ]
 
     def _read_rows(
@@ -288,11 +288,11 @@ class ChangeCapture:
         return region_scan.read_rows_by_region(self.parallel_map, self._url, self._client, layout, keys, columns, span)
 
     def _tables_by_id(self, ids: Sequence[int]) -> list[Table]:
-        wanted = set(ids)
+        id_set = set(ids)
         catalog = self._state_cache.cached_catalog  # the caller usually has the ids from this catalog
-        if not wanted <= catalog.tables_by_id.keys():
+        if not id_set <= catalog.tables_by_id.keys():
             catalog = self._state_cache.catalog()
-        return [t for t in catalog.tables if t.id in wanted]
+        return [t for t in catalog.tables if t.id in id_set]
 
     def _base_layout(self, table: Table) -> Layout:
         if table.is_view:

@@ -99,17 +99,17 @@ class ViewHistory:
         oldest = published.readable_batches[0]
         if oldest.number > 1 and after < oldest.position:
             raise _forgotten_error(table, after)
-        wanted = [past for past in published.readable_batches if after < past.position <= up_to]
-        if not wanted:
+        batches = [past for past in published.readable_batches if after < past.position <= up_to]
+        if not batches:
             return
         layout = self._layouts.layout_of(table)
-        first, last = wanted[0].number, wanted[-1].number
+        first, last = batches[0].number, batches[-1].number
         key_range = {"start": table.key_prefix, "stop": successor(table.key_prefix) or b""} if table.key_prefix else {}
         scan = read_if_exists(
             layout, lambda: time_windows.scan_window(self._client, layout, first - 1, last, **key_range)
         )
         readable = self._state_cache.readable_batch(first - 1)
-        for past in wanted:
+        for past in batches:
             keys = time_windows.NO_CELLS.keys if scan is None else scan.cells_between(past.number - 1, past.number).keys
             if not len(keys):
                 continue

@@ -89,7 +89,7 @@ class OrderedKeys:
 
     @cached_property
     def _key_table(self) -> Table:
-        """The table with the key columns in the order of the encoding: keys of a view family's member begin with the
+        """The table with the columns in the order of the encoded key: a view family's member begins with its
         parameters."""
         if not self.table.key_prefix:
             return self.table

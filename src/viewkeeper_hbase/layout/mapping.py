@@ -1,5 +1,4 @@
-"""Mapped tables, which other programs create and write: `CREATE TABLE … WITH (hbase.… = …)` says where columns are
-stored.
+"""Mapped tables: `CREATE TABLE … WITH (hbase.… = …)` finds its columns in a table that other programs write.
 
     hbase.table      namespace:table; it must exist. It is never altered or dropped here
     hbase.columns    the cells of the columns outside the key: `cf:qualifier …` in the columns' order, or
@@ -38,29 +37,31 @@ OPTIONS = ("hbase.table", "hbase.key", "hbase.columns", "hbase.encoding")
 
 def mapped_layout(table: Table, options: Mapping[str, str]) -> Layout:
     """Return the layout that a table's options describe."""
-    where = f"Table {table.name}"
+    title = f"Table {table.name}"
     if unknown := sorted(o for o in options if o.startswith("hbase.") and o not in OPTIONS):
-        raise BadValue(f"{where}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
+        raise BadValue(f"{title}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
     if table.initial_values:
         raise Unsupported(
-            f"{where} maps {options['hbase.table']}, which others write: a missing cell there is NULL, not a default.",
+            f"{title} maps {options['hbase.table']}, which others write: a missing cell there is NULL, not a default.",
             hint="Add the column without DEFAULT; then ALTER COLUMN … SET DEFAULT for rows that are put here.",
         )
     if table.narrower_types:
         raise Unsupported(
-            f"{where} maps {options['hbase.table']}, whose cells are as others write them.",
+            f"{title} maps {options['hbase.table']}, whose cells are as others write them.",
             hint="Map it once more, as another table with the wider type.",
         )
     # Options name dropped columns too, whose families still determine which rows exist.
-    rest = [c for c in table.physical_columns if c not in table.key_columns]
-    cells = _parse_cells(where, rest, options.get("hbase.columns", ""))
-    encodings = _parse_encodings(where, rest, options.get("hbase.encoding", "bytes"))
+    value_columns = [c for c in table.physical_columns if c not in table.key_columns]
+    cells = _parse_cells(title, value_columns, options.get("hbase.columns", ""))
+    encodings = _parse_encodings(title, value_columns, options.get("hbase.encoding", "bytes"))
     families = tuple(dict.fromkeys(split_column(cell)[0] for cell in cells.values()))
     column_cells = {
-        c.name: ColumnCells(cells[_column_key(c)], encodings[_column_key(c)]) for c in table.columns if c in rest
+        c.name: ColumnCells(cells[_column_key(c)], encodings[_column_key(c)])
+        for c in table.columns
+        if c in value_columns
     }
     if not families:
-        raise BadValue(f"{where} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
+        raise BadValue(f"{title} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
     name = options["hbase.table"]
     name = name if ":" in name else f"default:{name}"
     return Layout(
@@ -198,17 +199,17 @@ class BytesKeys:
     def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
         undecodable = np.zeros(len(keys), bool)
         lengths = np.asarray(pc.binary_length(keys))
-        at = 0
+        position = 0
         arrays: list[pa.Array] = []
         for column in self.table.key_columns:
             width = FIELD_WIDTHS.get(column.type)
             last = len(arrays) == len(self.table.key_columns) - 1
-            short = lengths < at + (width or 0)
-            piece = _slice_bytes(keys, at, None if last else width)
-            array, wrong = value_encodings.decode("bytes", column.type, piece)
-            undecodable |= short if wrong is None else short | wrong
+            short = lengths < position + (width or 0)
+            piece = _slice_bytes(keys, position, None if last else width)
+            array, undecodable_part = value_encodings.decode("bytes", column.type, piece)
+            undecodable |= short if undecodable_part is None else short | undecodable_part
             arrays.append(array)
-            at += width or 0
+            position += width or 0
         return _key_table(self.table, arrays), undecodable
 
 
@@ -241,13 +242,13 @@ class TextKeys:
         if len(columns) > 1:
             split = pc.split_pattern(keys, self.delimiter, max_splits=len(columns) - 1)
             undecodable = np.asarray(pc.list_value_length(split)) != len(columns)
-            whole = pc.if_else(pa.array(undecodable), pa.scalar([b""] * len(columns), split.type), split)
-            flat = pc.list_flatten(whole)
+            padded = pc.if_else(pa.array(undecodable), pa.scalar([b""] * len(columns), split.type), split)
+            flat = pc.list_flatten(padded)
             parts = [flat.take(pa.array(np.arange(i, len(flat), len(columns)))) for i in range(len(columns))]
         arrays = []
         for column, part in zip(columns, parts, strict=True):
-            array, wrong = value_encodings.decode("text", column.type, part)
-            undecodable = undecodable if wrong is None else undecodable | wrong
+            array, undecodable_part = value_encodings.decode("text", column.type, part)
+            undecodable = undecodable if undecodable_part is None else undecodable | undecodable_part
             arrays.append(array)
         return _key_table(self.table, arrays), undecodable
 
@@ -260,8 +261,8 @@ def _slice_bytes(keys: pa.Array, at: int, width: int | None) -> pa.Array:
     cuts[1::2] = offsets[1:] if width is None else np.minimum(cuts[0::2] + width, offsets[1:])
     if not len(keys):
         return keys
-    whole = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), keys.buffers()[2]])
-    return whole.take(pa.array(np.arange(0, len(cuts), 2)))
+    ranges_and_gaps = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), keys.buffers()[2]])
+    return ranges_and_gaps.take(pa.array(np.arange(0, len(cuts), 2)))
 
 
 def _key_table(table: Table, arrays: list[pa.Array]) -> pa.Table:

@@ -1,5 +1,4 @@
-"""Predicate pushdown into HBase's scanner: a range of row keys, and filters on values whose encoding preserves the
-order.
+"""Predicate pushdown into HBase's scanner: a range of row keys, and filters on the bytes of values.
 
     first key column, ordered keys       a range: `=`, `<`, `<=`, `>`, `>=`
     strings, binary (both encodings)     UTF-8 sorts as the strings do
@@ -114,14 +113,14 @@ def _key_bounds(layout: Layout, comparison: Comparison) -> tuple[bytes, bytes] |
     if part.column != comparison.column or part.descending:
         return None
     value = _EPOCH + timedelta(days=comparison.values[0]) if comparison.type == types.DATE else comparison.values[0]
-    at = encode_key(table, (value,))
-    after = successor(at) or b""
+    prefix = encode_key(table, (value,))
+    after = successor(prefix) or b""
     return {
-        "=": (at, after),
-        "<": (b"", at),
+        "=": (prefix, after),
+        "<": (b"", prefix),
         "<=": (b"", after),
         ">": (after, b""),
-        ">=": (at, b""),
+        ">=": (prefix, b""),
     }[comparison.op]
 
 
@@ -140,7 +139,7 @@ def _value_filter(cells: ColumnCells, comparison: Comparison) -> bytes | None:
 
 
 def _number_filter(cells: ColumnCells, op: str, value: int, width: int) -> bytes:
-    least, most = -(1 << (8 * width - 1)), (1 << (8 * width - 1)) - 1
+    min_value, max_value = -(1 << (8 * width - 1)), (1 << (8 * width - 1)) - 1
 
     def test(sign: str, number: int) -> bytes:
         return _cell_filter(cells, sign, number.to_bytes(width, "big", signed=True))
@@ -149,10 +148,10 @@ def _number_filter(cells: ColumnCells, op: str, value: int, width: int) -> bytes
         return test("=", value)
     upward = op in (">", ">=")
     if value >= 0:  # upward: from the value to the greatest number; downward: below the value, or negative
-        both = (test(op, value), test("<=", most)) if upward else (test(op, value), test(">=", least))
-        return _combine(both, b" AND " if upward else b" OR ")
-    both = (test(op, value), test("<=", most)) if upward else (test(op, value), test(">=", least))
-    return _combine(both, b" OR " if upward else b" AND ")
+        tests = (test(op, value), test("<=", max_value)) if upward else (test(op, value), test(">=", min_value))
+        return _combine(tests, b" AND " if upward else b" OR ")
+    tests = (test(op, value), test("<=", max_value)) if upward else (test(op, value), test(">=", min_value))
+    return _combine(tests, b" OR " if upward else b" AND ")
 
 
 def _combine(tests: tuple[bytes, bytes], word: bytes) -> bytes:

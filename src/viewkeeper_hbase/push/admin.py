@@ -93,8 +93,8 @@ class PushAdmin:
     def status(self, peer: str) -> PeerStatus:
         fields: dict[str, list[list[str]]] = {}
         for line in self._run_java("status", peer).splitlines():
-            field, *rest = line.split(" ")
-            fields.setdefault(field, []).append(rest)
+            field, *field_values = line.split(" ")
+            fields.setdefault(field, []).append(field_values)
         queues = tuple(QueuedWalStatus(q[0], q[1], q[2], int(q[3]), int(q[4])) for q in fields.get("queue", []))
         config = {values[0]: " ".join(values[1:]) for values in fields.get("config", [])}
         return PeerStatus(

@@ -91,11 +91,11 @@ def read_listing(text: str) -> QueueListing:
     """Parse an answer to step 2."""
     live, queued = set(), []
     for line in text.splitlines():
-        kind, *rest = line.split(" ")
+        kind, *values = line.split(" ")
         if kind == "live":
-            live.add(rest[0])
+            live.add(values[0])
         elif kind == "queue":
-            queued.append(QueuedWal(rest[0], rest[1], rest[2], int(rest[3])))
+            queued.append(QueuedWal(values[0], values[1], values[2], int(values[3])))
     return QueueListing(frozenset(live), tuple(queued))
 
 

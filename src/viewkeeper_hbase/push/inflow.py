@@ -159,7 +159,12 @@ class PushInflow:
         known."""
         with self._lock:
             return next(
-                (mark for at, life, mark in reversed(self._cuts) if at <= cut and life == self.spool_life), None
+                (
+                    mark
+                    for batch_cut, life, mark in reversed(self._cuts)
+                    if batch_cut <= cut and life == self.spool_life
+                ),
+                None,
             )
 
     def touched_rows(self, table: str, mark: SpoolMark, previous: PushMark | None = None) -> TouchedRows:

@@ -211,26 +211,28 @@ NO_ROWS = TouchedRows(pa.array([], pa.binary()), np.empty(0, np.int64), np.empty
 def decode_tables(data: bytes) -> dict[str, TouchedRows]:
     """Decode a frame's body into rows by table; raise MalformedFrame if it is incomplete."""
     found: dict[str, list[TouchedRows]] = {}
-    at = 0
+    position = 0
     try:
-        while at < len(data):
-            (length,) = struct.unpack_from("<H", data, at)
-            name = data[at + 2 : at + 2 + length].decode()
-            at += 2 + length
-            kind, written, rows = _HEAD.unpack_from(data, at)
-            at += _HEAD.size
-            oldest = np.frombuffer(data, "<i8", rows, at)
-            newest = np.frombuffer(data, "<i8", rows, at + 8 * rows)
-            offsets = np.frombuffer(data, "<i4", rows + 1, at + 16 * rows)
-            at += 16 * rows + 4 * (rows + 1)
+        while position < len(data):
+            (length,) = struct.unpack_from("<H", data, position)
+            name = data[position + 2 : position + 2 + length].decode()
+            position += 2 + length
+            kind, write_time, rows = _HEAD.unpack_from(data, position)
+            position += _HEAD.size
+            oldest = np.frombuffer(data, "<i8", rows, position)
+            newest = np.frombuffer(data, "<i8", rows, position + 8 * rows)
+            offsets = np.frombuffer(data, "<i4", rows + 1, position + 16 * rows)
+            position += 16 * rows + 4 * (rows + 1)
             size = int(offsets[-1])
-            if kind > 1 or not name or offsets[0] or bool((np.diff(offsets) < 0).any()) or at + size > len(data):
+            if kind > 1 or not name or offsets[0] or bool((np.diff(offsets) < 0).any()) or position + size > len(data):
                 raise MalformedFrame("a table's rows are not whole")
             keys = pa.Array.from_buffers(
-                pa.binary(), rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[at : at + size])]
+                pa.binary(),
+                rows,
+                [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[position : position + size])],
             )
-            at += size
-            found.setdefault(name, []).append(TouchedRows(keys, oldest, newest, written, kind == 1))
+            position += size
+            found.setdefault(name, []).append(TouchedRows(keys, oldest, newest, write_time, kind == 1))
     except (struct.error, ValueError) as error:
         raise error if isinstance(error, MalformedFrame) else MalformedFrame(str(error)) from error
     return {name: concat_rows(parts) for name, parts in found.items()}

@@ -37,7 +37,7 @@ _SHIPPING_WAIT = 0.05
 """Seconds for which a region server may delay its answer until its WALs are shipped; other questions wait meanwhile."""
 
 _ANSWER_TIMEOUT = 5.0
-"""Seconds that a region server has for an answer. The receiver closes the control connection of a slower one."""
+"""Seconds that a region server has for an answer. A slower one is disconnected; it reconnects by itself."""
 
 _LOST_WAL_INTERVAL = 10.0
 """Seconds between two searches for deleted WALs: a search checks the file of each WAL in a queue."""
@@ -144,17 +144,15 @@ class Receiver:
         """
         with self._question_lock:
             with self._lock:
-                lines_by_server = {server: self._controls[server] for server in marks if server in self._controls}
-            wait = all(control.can_wait for control in lines_by_server.values())
+                controls = {server: self._controls[server] for server in marks if server in self._controls}
+            wait = all(control.can_wait for control in controls.values())
             if not wait:
                 time.sleep(min(timeout, _RETRY_PAUSE))
-            first = next(iter(lines_by_server.values()), None)
+            first = next(iter(controls.values()), None)
             number = None if first is None else first.send("Q", ["others"] if wait else ())
             milliseconds = f"{1000 * timeout:.0f}"
             waiting = [
-                (c, c.send("W", [milliseconds, *_length_lines(marks[s])]))
-                for s, c in lines_by_server.items()
-                if c.can_wait
+                (c, c.send("W", [milliseconds, *_length_lines(marks[s])])) for s, c in controls.items() if c.can_wait
             ]
             answer = None if first is None or number is None else first.receive("Q", number)
             own_answers = [c.receive("W", number) for c, number in waiting if number is not None]
@@ -331,19 +329,19 @@ class ControlLine:
         try:
             while True:
                 self._wire.settimeout(_ANSWER_TIMEOUT)
-                header, _, rest = self._wire.receive().decode().partition("\n")
+                header, _, answer = self._wire.receive().decode().partition("\n")
                 if header == f"{question} {number}":
                     break
         except (OSError, EOFError, ProtocolError):  # a frame that was read in part makes the connection unusable
             self._wire.close()
             return None
-        if rest.startswith("error ") and _UNKNOWN_QUESTION in rest:
+        if answer.startswith("error ") and _UNKNOWN_QUESTION in answer:
             self.can_wait = False
             return None
-        if rest.startswith("error "):
-            LOG.warning("a region server could not say: %s", rest.strip()[6:])
+        if answer.startswith("error "):
+            LOG.warning("a region server could not say: %s", answer.strip()[6:])
             return None
-        return rest
+        return answer
 
 
 def _length_lines(lengths: Mapping[str, int]) -> list[str]:

@@ -1,5 +1,6 @@
-"""The spool: pushed changes in files of the state directory, written once and never changed, until a batch contains
-them.
+"""The spool: pushed changes as durable files of the state directory, until a batch contains them.
+
+Files are written once and never changed.
 
     push/id                       names this spool: one that was lost, or lost a file, is not mistaken for a whole one
     push/epoch                    the epoch (life) of the peer whose changes it holds
@@ -91,8 +92,8 @@ class Spool:
         self._writer = _Writer()
         self._segment_names: set[str] = set()
         self._segments_by_writer: dict[str, list[Segment]] = {}
-        """By writer, in order; below, the same for each table with written rows. Segments kept for readers that
-        return are many times those that a batch requests, and the latter are at the ends."""
+        """By writer, in order. `_segments_by_table` has the same for each table with written rows. Segments kept for
+        readers that return are many times those that a batch requests, and the latter are at the ends."""
         self._segments_by_table: dict[str, dict[str, list[Segment]]] = {}
         self._listeners: list[Callable[[], None]] = []
         directory.create()
@@ -113,7 +114,7 @@ class Spool:
             self.epoch = self._write_name("epoch", epoch)
 
     def record_lost_wals(self, wals: Sequence[str]) -> None:
-        """Give the spool a new id when WALs were lost: no earlier mark is valid any more, so every table is compared
+        """Give the spool a new id when WALs were lost: earlier marks become invalid, so every table is compared
         once."""
         if wals and not set(wals) <= set((self._read_name("lost") or "").split()):
             self.id = self._write_name("id", secrets.token_hex(6))
@@ -213,8 +214,8 @@ class Spool:
         try:
             segment = _read_segment_file(path)
         except CorruptState:
-            # The file's changes are lost: no earlier mark is valid any more, so every table is compared with its
-            # table image.
+            # The file's changes are lost: earlier marks become invalid, so every table is compared with its table
+            # image.
             self.id = self._write_name("id", secrets.token_hex(6))
             path.replace(path.with_suffix(".damaged"))
             return

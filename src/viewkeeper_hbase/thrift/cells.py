@@ -125,8 +125,8 @@ def _slice_values(frame: Frame, start: Offsets, stop: Offsets, places: pa.Array 
     cuts = np.empty(2 * len(start), np.int32)
     cuts[0::2] = start
     cuts[1::2] = stop
-    whole = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(frame)])
-    return whole.take(pa.array(np.arange(0, len(cuts), 2)) if places is None else places)
+    ranges_and_gaps = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(frame)])
+    return ranges_and_gaps.take(pa.array(np.arange(0, len(cuts), 2)) if places is None else places)
 
 
 def _slice_indices(has: npt.NDArray[np.bool_]) -> pa.Array:
@@ -156,10 +156,10 @@ def _identify_columns(cells: Cells) -> tuple[tuple[bytes, ...], Offsets]:
         _, example, which = np.unique(digest, return_index=True, return_inverse=True)
         if not all(bool((w == w[example][which]).all()) for w in words):
             _, example, which = np.unique(np.stack(words, axis=1), axis=0, return_index=True, return_inverse=True)
-    named = [_column_name(cells, int(i)) for i in example]
-    names = tuple(dict.fromkeys(named))
-    if len(names) < len(named):  # a row has several versions of a column
-        which = np.array([names.index(name) for name in named])[which]
+    column_names = [_column_name(cells, int(i)) for i in example]
+    names = tuple(dict.fromkeys(column_names))
+    if len(names) < len(column_names):  # a row has several versions of a column
+        which = np.array([names.index(name) for name in column_names])[which]
     return names, which.astype(np.int64)
 
 

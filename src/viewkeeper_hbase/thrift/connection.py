@@ -297,14 +297,14 @@ class Connection:
 
 def _open_socket(gateway: Gateway) -> socket.socket:
     try:
-        plain = (
+        plain_socket = (
             gateway.connect()
             if gateway.connect
             else socket.create_connection((gateway.host, gateway.port), timeout=gateway.connect_timeout)
         )
-        if plain.family in (socket.AF_INET, socket.AF_INET6):
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if plain_socket.family in (socket.AF_INET, socket.AF_INET6):
+            plain_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     except socket.gaierror as error:
         raise Unavailable(
             f"The host name {gateway.host} of HBase's gateway is not known ({error.strerror}).",
@@ -321,11 +321,11 @@ def _open_socket(gateway: Gateway) -> socket.socket:
             hint="Check host, port, and that the Thrift2 gateway runs (`vk hbase status`, or `hbase thrift2 start`).",
         ) from error
     if gateway.tls is None:
-        return plain
+        return plain_socket
     try:
-        return gateway.tls.context().wrap_socket(plain, server_hostname=gateway.host)
+        return gateway.tls.context().wrap_socket(plain_socket, server_hostname=gateway.host)
     except OSError as error:
-        plain.close()
+        plain_socket.close()
         raise NotThrift2Gateway(
             f"HBase's gateway at {gateway.address} and we cannot agree on TLS: {error}.",
             hint="Check that it speaks TLS, and the ca option.",

@@ -1,4 +1,4 @@
-"""The connection pool: idle connections kept for the next call, and failed calls retried where that is right.
+"""The connection pool: keeps idle connections for the next call, and retries failed calls where that is safe.
 
     failure                                         repeatable call        other call
     could not connect                               retry                  retry (nothing was sent)

@@ -242,7 +242,7 @@ def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bo
 
     # 4 check
     in_cell = np.flatnonzero(is_cell)
-    close, stop = tail[has_tail], value_stop[in_cell]
+    tail_start, stop = tail[has_tail], value_stop[in_cell]
     starts_result = is_row | is_miss
     first_token = np.flatnonzero(starts_result)
     counts = np.where(is_row, read(after + 4), 0)[first_token]
@@ -255,9 +255,9 @@ def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bo
         # A result begins exactly after a tail.
         and bool((starts_result[1:] == has_tail[:-1]).all())
         and bool(has_tail[-1])
-        and bool((read(close) & 0xFFFFFF00 == 0x02000300).all())
-        and bool((read(close + 4) & 0xFFFFFF00 == 0x02000400).all())
-        and bool((frame[close + 8] == 0).all())
+        and bool((read(tail_start) & 0xFFFFFF00 == 0x02000300).all())
+        and bool((read(tail_start + 4) & 0xFFFFFF00 == 0x02000400).all())
+        and bool((frame[tail_start + 8] == 0).all())
         and bool((read(value_head[in_cell]) & 0xFFFFFF00 == 0x0B000300).all())
         and bool((read(stop) & 0xFFFFFF00 == 0x0A000400).all())
         and bool((read(stop + 11) & 0xFFFFFF00 == 0x03000600).all())

@@ -95,14 +95,14 @@ def encode_gets(
     table: bytes, keys: pa.Array, columns: Sequence[bytes], span: TimeRange | None, versions: int | None
 ) -> Iterator[tuple[Message, int]]:
     """Yield getMultiple calls, each with its number of rows."""
-    rest = _encode_columns(columns, None) if columns else b""
+    options = _encode_columns(columns, None) if columns else b""
     if span is not None:
-        rest += b"\x0c\x00\x04" + struct.pack(">BhqBhqB", 10, 1, span[0], 10, 2, span[1], 0)
+        options += b"\x0c\x00\x04" + struct.pack(">BhqBhqB", 10, 1, span[0], 10, 2, span[1], 0)
     if versions is not None:
-        rest += struct.pack(">Bhi", 8, 5, versions)
+        options += struct.pack(">Bhi", 8, 5, versions)
     for part in _row_chunks(keys, {}, None):
         yield from _cut_into_calls(
-            "getMultiple", table, _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), rest + b"\x00"])
+            "getMultiple", table, _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), options + b"\x00"])
         )
 
 

@@ -84,11 +84,11 @@ def scan_rows(pool: GatewayPool, table: str, request: ScanRequest) -> Generator[
         try:
             with pool.connection() as connection:
                 scanner = _Scanner(connection, table, request, rows)
-                while (more := scanner.next()) is not None:
+                while (next_cells := scanner.next()) is not None:
                     failed = 0
-                    request, rows = _remaining_scan(request, more), scanner.rows
+                    request, rows = _remaining_scan(request, next_cells), scanner.rows
                     try:
-                        yield more
+                        yield next_cells
                     except GeneratorExit:
                         wanted_more = False
                         scanner.close()
