@@ -1,5 +1,4 @@
-"""Time windows: cells written between two times, found by raw scans, which also return old versions and delete
-markers.
+"""Time windows: raw scans for the cells written between two times, with old versions and delete markers.
 
 HBase assigns a cell's time before the cell becomes visible, so a cell may turn up in a window that was already
 scanned. Therefore:

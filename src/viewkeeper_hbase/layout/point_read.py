@@ -1,8 +1,8 @@
-"""Point reads without Arrow: one row by key as Python values. Building arrays for one row takes as long as the HBase
-call.
+"""Point reads without Arrow: one row by key as Python values.
 
-It supports plain layouts (values encoded as bytes; keys of integers, booleans, strings and binary). The caller
-reads other layouts, and rows with unreadable cells, through Arrow (`layout.decode_rows`).
+Building arrays for one row takes as long as the call to HBase. This module supports plain layouts (values encoded
+as bytes; keys of integers, booleans, strings and binary). The caller reads other layouts, and rows with
+unreadable cells, through Arrow (`layout.decode_rows`).
 """
 
 from __future__ import annotations

@@ -134,11 +134,11 @@ class Arrivals:
     def check_load(
         self, layout: Layout, capture_mark: CaptureMark | None, cut: int, has_past_versions: bool, now: int
     ) -> ArrivedRows:
-        """Check that a load at a cut reads the same rows as the batch of this cut.
+        """Check that a load at a cut reads the same rows as the batch of this cut, and return its push mark.
 
-        The first call, without `capture_mark`, returns a mark; the second passes it. `has_gap` then says that a
-        change from before the cut was pushed in between, so that the load may contain rows that the cut's batch
-        did not have.
+        `capture_mark` is the mark recorded with the batch or returned before the scan, if any. `has_gap` means
+        that the load may contain rows that the cut's batch did not have: a change from before the cut was pushed
+        after that mark, or push is no longer complete, so that such a change may still arrive.
         """
         push_mark, inflow = _push_mark(capture_mark), self._inflow_of(layout)
         if inflow is None:
