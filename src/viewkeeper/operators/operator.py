@@ -226,7 +226,7 @@ class Operator:
     def route_to_ports(
         self, statements: PreparedStatements, port: int, delta: pa.Table
     ) -> Iterable[tuple[int, pa.Table]]:
-        """Return what is sent to which port for the output of a port's segment; an operator may pre-aggregate it here."""
+        """Return what is sent to which port for the output of a port's segment; an operator may pre-aggregate here."""
         return ((port, delta),) if delta.num_rows else ()
 
     def build_table_delta(
@@ -315,7 +315,7 @@ class Operator:
         return next((s.key for s in self.segments() if s.key), ())
 
     def lineage(self, column_name: str) -> tuple[str, Expr] | None:
-        """Return a source operator and the expression over its columns that computes a column; None if there is none."""
+        """Return a source operator and the expression over its columns that computes a column; None if unknown."""
         segment = next(self.segments(), None)
         if segment is None:
             return None
