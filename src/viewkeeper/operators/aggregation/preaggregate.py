@@ -111,9 +111,8 @@ def _group_rows(statements: PreparedStatements, spec: AggregateSpec, rows: pa.Ta
     run_starts = np.flatnonzero(is_run_start)
     if 2 * len(run_starts) > len(hashes):
         return _RowGroups(*number_distinct(hashes))
-    run_groups = _RowGroups(
-        *number_distinct(hashes[run_starts])
-    )  # rows of one key are often adjacent, as the lines of an order are
+    # Rows of one key are often adjacent, as the lines of an order are: number the first row of each stretch only.
+    run_groups = _RowGroups(*number_distinct(hashes[run_starts]))
     return _RowGroups(
         run_groups.hashes, run_starts[run_groups.first_rows], run_groups.group_numbers[np.cumsum(is_run_start) - 1]
     )
