@@ -4,8 +4,8 @@
                                                                                              and of the view
 
 The law is that of `row_groups`. The new row of a group differs from the old one in its sums only, so each row is
-unpacked once and packed again. Decoded groups are cached for the next write call as long as no other process has
-written; the store ensures that. Python loops are fastest here: a put has used the processor's caches for other work, so
+unpacked once and packed again. Decoded groups are cached for the next write call, unless another write comes
+between; the store ensures that. Python loops are fastest here: a put has used the processor's caches for other work, so
 each library call starts cold.
 """
 
@@ -47,7 +47,7 @@ class CachedRowReader(Protocol):
     """Reads rows of a store, and carries cached groups from one write call to the next."""
 
     carried_state: MutableMapping[int, Any]
-    """By view, what the previous write call left here, unless another process has written since."""
+    """By view, what the previous write call left here, unless there has been another write since."""
 
     def get_rows(self, table: Table, keys: Sequence[bytes]) -> list[bytes]:
         """Return the row of each encoded key, as it was when the write call began; empty where there is none."""

@@ -69,8 +69,8 @@ def aggregation_input_id(source: Sequence[Segment], spec: AggregateSpec) -> str 
     """Return the id of an aggregate's rows and keys; None if one of its arguments can fail."""
     keys = {k.name for k in spec.keys}
     arguments = {m.argument for m in spec.measures}
-    for expr in (n for segment in source for n in segment.exprs if n.name not in keys):
-        if expr.name not in arguments or can_raise(expr.expr):
+    for named in (n for segment in source for n in segment.exprs if n.name not in keys):
+        if named.name not in arguments or can_raise(named.expr):
             return None
     key_segments = (replace(s, exprs=tuple(n for n in s.exprs if n.name in keys)) for s in source)
     return content_id(
