@@ -7,8 +7,8 @@
 A partial row (`partial_rows`) is a tuple of row ids: in the delta, in orders, in customer, … A lookup by a unique key
 adds a row id to the same partial rows, so it runs once for all views that need it, in any order; any other lookup makes
 new partial rows. For each exit, a partial row has a bit: whether the exit still needs it. A condition clears the bits
-of rows that do not meet it; all conditions of all views that can be evaluated at one point run as one statement, and a
-lookup runs for the rows that an exit needs. Columns are materialized at the exit, and only those that are used there.
+of rows that do not meet it; the conditions of all views that can be evaluated at one point are evaluated together, and
+a lookup runs for the rows that an exit needs. Columns are materialized at the exit, and only those that are used there.
 
     −1 row and +1 row of one key with the same values in all columns that an exit uses  ⇒  the exit needs neither
 
