@@ -142,9 +142,8 @@ class SemijoinReduction:
         name = self._cache_key(node)
         bitmaps = []
         for run in self._runs(node):
-            bitmap = run.reachability_cache.pop(
-                name, None
-            )  # what is interrupted in the middle has heard half, and is gone
+            # Taken out during the update: a bitmap whose update was interrupted must not be used again.
+            bitmap = run.reachability_cache.pop(name, None)
             if bitmap is None or bitmap.is_outdated:
                 bitmap = ReachabilityBitmap(self.statements, run, node, self._modes)
             bitmap.update(child_bitmaps)

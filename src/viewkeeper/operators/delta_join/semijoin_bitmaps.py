@@ -76,8 +76,8 @@ class ReachabilityBitmap:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether so many keys have been added since the bitmap was computed that computing it again, without deleted
-        rows, costs less than it saves."""
+        """Whether more keys have been added than rows and keys were read to compute the bitmap. Then it is computed
+        again, which drops what deleted rows had made reachable."""
         return self._added_keys > self._build_cost
 
     def update(self, child_bitmaps: Sequence[Sequence[ReachabilityBitmap]]) -> None:

@@ -1,8 +1,7 @@
-"""Graph of a semijoin reduction: which lookups and conditions decide whether a row can reach an exit, read off the
-path.
+"""Graph of a semijoin reduction: the lookups and conditions that decide whether a row can reach an exit.
 
-A lookup whose key consists of one relation's columns decides for each row of that relation whether it finds a match. A
-lookup in an optional relation decides nothing, because rows without a match stay.
+It is read off the path. A lookup whose key consists of one relation's columns decides for each row of that relation
+whether it finds a match. A lookup in an optional relation decides nothing, because rows without a match stay.
 """
 
 from __future__ import annotations
