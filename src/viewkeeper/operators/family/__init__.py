@@ -1,6 +1,6 @@
 """View families: one pass over the rows serves all members of a family.
 
-    rows ──bounds of all members──▶ one bucket for each column ──▶ cell: a tuple of buckets; its rows have the same members
+    rows ──bounds of all members──▶ one bucket a column ──▶ cell: a tuple of buckets; its rows have the same members
          ──sums by (group, cell)──▶ recompose ──▶ sums by (member, group)
 
 `value_codes` maps values of any type to integers in the same order. `axes` computes, for one condition of the template,

@@ -1,7 +1,6 @@
 """Axes: one condition of the template as the bucket of each row and the buckets that each member needs.
 
-A **range** compares a value of the row with a bound of the member. The distinct bounds u₀ < u₁ < … divide the values
-into
+A **range** compares a value of the row with a bound of the member. Distinct bounds u₀ < u₁ < … divide the values into
 
     x < u₀ │ x = u₀ │ u₀ < x < u₁ │ x = u₁ │ …  │ NULL           so each of `<`, `<=`, `=`, `>=`, `>` and `<=>` is a
                                                                   contiguous range first … last − 1 of buckets
@@ -136,7 +135,8 @@ def _bucket_range(operator: str, bound_positions: Ints, top: int, is_bound_prese
 
 
 def _assign_buckets(codes: Ints, is_present: Flags, cuts: Ints) -> Ints:
-    """Return the bucket of each row. A lookup table, 10 ns a row, is tried before binary search, up to 400 ns."""
+    """Return the bucket of each row. A lookup table takes 10 ns a row, a binary search up to 400 ns, so a table is used
+    unless it were too large."""
     if not len(codes):
         return codes
     present = codes if is_present.all() else codes[is_present]
