@@ -2,10 +2,10 @@
 
     Δ(D ⋈ P) = ΔD ⋈ Pⁿᵉʷ + Dᵒˡᵈ ⋈ ΔP
 
-So a deleted member is joined with its old rows only, and new rows that would fail for it do not affect the batch. The
-condition may be any: DuckDB compares new rows with all members, and new members with all rows, so the cost of a change
-follows the number of members. This kind is for results that are no sums (rows, min and max, distinct, windows); where
-only sums are needed, `FamilyCells` computes them without these pairs.
+So a deleted member is joined with its old rows only, and a new row whose comparison with it would fail raises no error.
+The condition may be any: DuckDB compares new rows with all members, and new members with all rows, so the cost of a
+change follows the number of members. This kind is for results that are no sums (rows, min and max, distinct, windows);
+where only sums are needed, `FamilyCells` computes them without these pairs.
 
 Family operators have two ports, and state of each:
 
