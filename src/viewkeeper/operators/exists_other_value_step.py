@@ -1,4 +1,4 @@
-"""The step of a per-key recomputation whose statement asks whether a group has another value (`exists_other_value`).
+"""The step of a per-key recomputation whose statement checks if a group has another value (`exists_other_value`).
 
     left, right    rows of table images, or of the operator's own state and its delta, not consolidated
     emitted        rows of the operator's emitted state

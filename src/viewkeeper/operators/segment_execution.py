@@ -28,8 +28,8 @@ _GATHER_SHIFT = np.uint64(16)
 
 def run_segment(statements: PreparedStatements, segment: Segment, rows: pa.Table) -> pa.Table:
     """Return the segment's output for these rows."""
-    found = run_segment_vectorised(statements, segment, rows)
-    return statements.run(segment.sql, input=rows) if found is None else found
+    output = run_segment_vectorised(statements, segment, rows)
+    return statements.run(segment.sql, input=rows) if output is None else output
 
 
 def run_segment_vectorised(statements: PreparedStatements, segment: Segment, rows: pa.Table) -> pa.Table | None:

@@ -1,4 +1,4 @@
-"""Slices of base tables: the rows of given hashes that per-key recomputations read from the tables' arrangements.
+"""Slices of base tables: the rows of some hashes that per-key recomputations read from the tables' arrangements.
 
 A table's slice is read once for all ports of an operator. Small slices are also cached with the runs that they were
 read from, for other operators of the same batch: TPC-H Q21 reads the line items of the same orders twice.
@@ -61,7 +61,10 @@ class TableSlices:
 
     def find_covering_hashes(self, hashes: Hashes) -> Hashes | None:
         """Return the hashes of the cached slice of the operator's one table if they contain these and are at most twice
-        as many; else None. The cached slice, mostly of another operator, then makes a new lookup unnecessary."""
+        as many; else None.
+
+        The cached slice, mostly that of another operator, then saves a lookup.
+        """
         tables = self._operator.lookup_columns
         if len(tables) != 1:
             return None

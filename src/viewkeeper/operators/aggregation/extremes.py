@@ -40,7 +40,7 @@ Extremes = dict[tuple[str, str], Any]
 
 
 def sort_by_value(statements: PreparedStatements, values: pa.Table, argument: str) -> pa.Table:
-    """Return values in the order of their runs. DuckDB and Arrow agree on it; NaN comes last."""
+    """Return values in the order of their runs. DuckDB and Arrow agree on it; NaN is last."""
     if values.num_rows >= _MIN_DUCKDB_SORT_ROWS:
         return statements.run(f"FROM delta ORDER BY {HASH}, {quoted(argument)}", delta=values)
     return values.take(pc.sort_indices(values, sort_keys=[(HASH, "ascending"), (argument, "ascending")]))

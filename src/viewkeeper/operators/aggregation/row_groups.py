@@ -74,7 +74,7 @@ def compile_selection(segment: Segment) -> ColumnSelection | None:
     """Return the selection of a segment; None if the segment does more than filter and pick columns."""
     if segment.times or segment.sign < 0 or any(n.expr.op != "column" for n in segment.exprs):
         return None
-    conditions = [condition for where in segment.where for condition in _conjuncts(where)]
+    conditions = [condition for filter_expr in segment.where for condition in _conjuncts(filter_expr)]
     compiled = [_compile_condition(condition) for condition in conditions]
     if None in compiled:
         return None

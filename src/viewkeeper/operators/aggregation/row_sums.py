@@ -4,7 +4,7 @@
                                                                                              and of the view
 
 The law is that of `row_groups`. The new row of a group differs from the old one in its sums only, so each row is
-unpacked once and packed again. Decoded groups are cached for the next write call, unless another write comes
+unpacked once and packed again. Decoded groups are cached for the next write call, unless there is another write in
 between; the store ensures that. Python loops are fastest here: a put has used the processor's caches for other work, so
 each library call starts cold.
 """
@@ -140,23 +140,23 @@ class EncodedRowAggregate:
         self._first_sum_field = 3 + state_layout.names.index("¤n")
         """Position of the first sum among the fields of a state row."""
         self._int128_sums = [
-            at
-            for at, code in enumerate(state_layout.format_codes[self._first_sum_field - 3 :])
+            index
+            for index, code in enumerate(state_layout.format_codes[self._first_sum_field - 3 :])
             if code == _INT128_FORMAT
         ]
-        sum_index = {"¤n": 0} | {name: at for at, (_, _, name) in enumerate(accumulator_inputs, 1)}
+        sum_index = {"¤n": 0} | {name: index for index, (_, _, name) in enumerate(accumulator_inputs, 1)}
         measures = {measure[0]: measure for measure in measure_sources}
         view_layout = row_layout(view_table, len(view_table.physical_columns))
         self._measure_fields: list[tuple[int, bool, str, int, int | None, int, int]] = []
         for column, source in view_sources:
             if source not in names:
-                at = view_layout.names.index(column)
+                index = view_layout.names.index(column)
                 _, function, _, counts, total, minimum, maximum = measures[source]
                 sums = sum_index[total] if total else None
                 self._measure_fields.append(
                     (
-                        at,
-                        view_layout.format_codes[at] == _INT128_FORMAT,
+                        index,
+                        view_layout.format_codes[index] == _INT128_FORMAT,
                         function,
                         sum_index[counts],
                         sums,
@@ -201,9 +201,11 @@ class EncodedRowAggregate:
             read_group_fast = None if compares_strings or len(self._keys) > 1 else reader.column_getter(self._keys[0])
             read_group = itemgetter(*(positions[name] for name in self._keys))
             conditions = [_compile_condition(condition, positions) for condition in self._conditions]
-            inputs = [(at, positions[source], kind) for at, (kind, source, _) in enumerate(self._accumulator_inputs, 1)]
-            count_fields = [(at, source) for at, source, kind in inputs if kind == "count"]
-            sum_fields = [(at, source, kind == "double") for at, source, kind in inputs if kind != "count"]
+            inputs = [
+                (index, positions[source], kind) for index, (kind, source, _) in enumerate(self._accumulator_inputs, 1)
+            ]
+            count_fields = [(index, source) for index, source, kind in inputs if kind == "count"]
+            sum_fields = [(index, source, kind == "double") for index, source, kind in inputs if kind != "count"]
             self._read_plan = _RowReadPlan(
                 table, reader, read_group, read_group_fast, conditions, count_fields, sum_fields
             )
@@ -236,12 +238,12 @@ class EncodedRowAggregate:
                 if delta is None:
                     delta = deltas[group] = zeros.copy()
                 delta[0] += weight
-                for at, source in count_fields:
+                for index, source in count_fields:
                     if fields[source] is not None:
-                        delta[at] += weight
-                for at, source, is_double in sum_fields:
+                        delta[index] += weight
+                for index, source, is_double in sum_fields:
                     if (value := fields[source]) is not None:
-                        delta[at] += weight * value
+                        delta[index] += weight * value
                         if is_double and not -_MAX_EXACT_DOUBLE <= value <= _MAX_EXACT_DOUBLE:
                             raise _NotSupported
         return deltas
@@ -276,8 +278,8 @@ class EncodedRowAggregate:
         sums: list[Any] = (
             state.fields[self._first_sum_field :] if state.stored else [0] * (1 + len(self._accumulator_inputs))
         )
-        for at in self._int128_sums if state.stored else ():
-            sums[at] = int.from_bytes(sums[at], "little", signed=True)
+        for index in self._int128_sums if state.stored else ():
+            sums[index] = int.from_bytes(sums[index], "little", signed=True)
         return _CachedGroup(state, view, sums)
 
     def _apply_deltas(self, groups: Sequence[tuple[_CachedGroup, Sequence[int]]]) -> list[RowRewrites]:
@@ -293,17 +295,17 @@ class EncodedRowAggregate:
                 raise _NotSupported
             row = group.state_row
             row.fields[self._first_sum_field :] = sums
-            for at in self._int128_sums:
-                row.fields[self._first_sum_field + at] = sums[at].to_bytes(16, "little", signed=True)
+            for index in self._int128_sums:
+                row.fields[self._first_sum_field + index] = sums[index].to_bytes(16, "little", signed=True)
             _record_rewrite(pack_state, state_rewrites, row, any(sums))
             row = group.view_row
-            for at, is_int128, function, counts, total, minimum, maximum in self._measure_fields:
+            for index, is_int128, function, counts, total, minimum, maximum in self._measure_fields:
                 value: Any = sums[counts]
                 if total is not None:
-                    null_bit = 1 << at
+                    null_bit = 1 << index
                     row.null_bits = row.null_bits & ~null_bit if value else row.null_bits | null_bit
                     value = _sum_value(function, value, sums[total], minimum, maximum) if value else 0
-                row.fields[3 + at] = value.to_bytes(16, "little", signed=True) if is_int128 else value
+                row.fields[3 + index] = value.to_bytes(16, "little", signed=True) if is_int128 else value
             _record_rewrite(pack_view, view_rewrites, row, sums[0] > 0)
         return [view_rewrites, state_rewrites]
 
@@ -334,9 +336,9 @@ def _sum_value(function: str, count: int, total: int, minimum: int, maximum: int
 def _compile_condition(condition: Expr, field_positions: Mapping[str, int]) -> Callable[[FieldValues], bool]:
     """Return the condition as Spark evaluates it: strings compare by their bytes, and NULL does not pass."""
     column = condition.args[0]
-    at = field_positions[str(column.value)]
+    position = field_positions[str(column.value)]
     if condition.op == "IsNotNull":
-        return lambda slots: slots[at] is not None
+        return lambda slots: slots[position] is not None
     compare, literal = COMPARISON_FUNCTIONS[condition.op], condition.args[1].value
     value = str(literal).encode() if column.type == types.STRING else literal
-    return lambda slots: slots[at] is not None and compare(slots[at], value)
+    return lambda slots: slots[position] is not None and compare(slots[position], value)

@@ -88,8 +88,10 @@ def _normalized_value_sql(spec: AggregateSpec, argument: str) -> str:
     kind = next(m.argument_type for m in spec.measures if m.argument == argument) or types.VOID
     if not types.is_float(kind):
         return quoted(argument)
-    duck = types.duckdb(kind)
-    return f"CASE WHEN isnan({quoted(argument)}) THEN 'nan'::{duck} ELSE {quoted(argument)} + 0::{duck} END"
+    duckdb_type = types.duckdb(kind)
+    return (
+        f"CASE WHEN isnan({quoted(argument)}) THEN 'nan'::{duckdb_type} ELSE {quoted(argument)} + 0::{duckdb_type} END"
+    )
 
 
 def _quoted_keys(spec: AggregateSpec) -> list[str]:

@@ -77,16 +77,16 @@ def _sum_frames(value: Doubles, first: Ints, starts: Ints, ends: Ints) -> Double
     """Return the sum over each frame; `starts` is −1 where the frame is empty."""
     with np.errstate(over="ignore", invalid="ignore"):
         result = np.zeros(len(value), np.float64)
-        whole = starts == first
-        if whole.any():
-            result[whole] = _running_sums(value, first)[ends[whole]]
-        rest = np.flatnonzero(~whole & (starts >= 0))
-        length = ends[rest] - starts[rest] + 1
-        rest = rest[np.argsort(-length, kind="stable")]
-        start, total = starts[rest], np.zeros(len(rest), np.float64)
+        starts_at_first = starts == first
+        if starts_at_first.any():
+            result[starts_at_first] = _running_sums(value, first)[ends[starts_at_first]]
+        remaining = np.flatnonzero(~starts_at_first & (starts >= 0))
+        length = ends[remaining] - starts[remaining] + 1
+        remaining = remaining[np.argsort(-length, kind="stable")]
+        start, total = starts[remaining], np.zeros(len(remaining), np.float64)
         for step, active in _active_frames(length):
             total[:active] += value[start[:active] + step]
-        result[rest] = total
+        result[remaining] = total
     return result
 
 

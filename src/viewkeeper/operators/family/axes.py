@@ -115,20 +115,20 @@ def build_range_axis(values: Any, conditions: Sequence[tuple[str, Any]]) -> Rang
 def _bucket_range(operator: str, bound_positions: Ints, top: int, is_bound_present: Flags) -> tuple[Ints, Ints]:
     """Return the range of buckets whose values satisfy the operator with the bound at this position; empty for a NULL
     bound."""
-    at, after = 2 * bound_positions + 1, 2 * bound_positions + 2
+    bound_bucket, next_bucket = 2 * bound_positions + 1, 2 * bound_positions + 2
     match operator:
         case "LessThan":
-            start, stop = np.zeros_like(at), at
+            start, stop = np.zeros_like(bound_bucket), bound_bucket
         case "LessThanOrEqual":
-            start, stop = np.zeros_like(at), after
+            start, stop = np.zeros_like(bound_bucket), next_bucket
         case "GreaterThan":
-            start, stop = after, np.full_like(at, top)
+            start, stop = next_bucket, np.full_like(bound_bucket, top)
         case "GreaterThanOrEqual":
-            start, stop = at, np.full_like(at, top)
+            start, stop = bound_bucket, np.full_like(bound_bucket, top)
         case "EqualTo":
-            start, stop = at, after
+            start, stop = bound_bucket, next_bucket
         case "EqualNullSafe":
-            return np.where(is_bound_present, at, top), np.where(is_bound_present, after, top + 1)
+            return np.where(is_bound_present, bound_bucket, top), np.where(is_bound_present, next_bucket, top + 1)
         case _:
             raise Defect(f"{operator} is no range.")
     return start, np.where(is_bound_present, stop, 0)

@@ -152,9 +152,9 @@ def _recompose_by_grid(
 
 def _nonzero(sums: Ints) -> Iterator[MemberSums]:
     """Yield the pairs of [sum, group, member] where any sum is not zero."""
-    where, member = np.nonzero(sums.any(axis=0))
+    group, member = np.nonzero(sums.any(axis=0))
     if len(member):
-        yield member, where, [f[where, member] for f in sums]
+        yield member, group, [f[group, member] for f in sums]
 
 
 # -- product and pairs -------------------------------------------------------------------------------------------------
@@ -294,10 +294,10 @@ class Addends:
 
     def combine(self, parts: Sequence[Ints], weights: Ints) -> list[pa.Array]:
         """Return columns from sums of the parts, with each row multiplied by its weight."""
-        columns, at = [], 0
+        columns, part_index = [], 0
         for count, kind in zip(self.counts, self.types, strict=True):
-            weighted = [part * weights for part in parts[at : at + count]]
-            at += count
+            weighted = [part * weights for part in parts[part_index : part_index + count]]
+            part_index += count
             columns.append(_combine_column(weighted, kind, len(weights)))
         return columns
 

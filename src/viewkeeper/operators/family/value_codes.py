@@ -44,14 +44,14 @@ def number_tuples(columns: Sequence[Any]) -> tuple[Ints, Ints]:
     value."""
     code: Ints | None = None
     for column in columns:
-        own, count = _number_values(one_chunk(column))
+        column_numbers, count = _number_values(one_chunk(column))
         if code is None:
-            code, span = own, count
+            code, span = column_numbers, count
         elif span * count >= 1 << 62:
             values, code = np.unique(code, return_inverse=True)
-            code, span = code * count + own, len(values) * count
+            code, span = code * count + column_numbers, len(values) * count
         else:
-            code, span = code * count + own, span * count
+            code, span = code * count + column_numbers, span * count
     if code is None or not len(code):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if span <= 4 * len(code) + 1024:

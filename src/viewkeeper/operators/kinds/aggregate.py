@@ -283,10 +283,10 @@ def compact_deltas(
     Vectors of zeros are kept, because they mark their group as touched.
     """
     plan = accumulator_layout(spec)
-    whole = pa.concat_tables(deltas)
+    delta = pa.concat_tables(deltas)
     if port == 0:
-        return statements.run(addition_sql(whole.schema, plan.additive_columns, keep_zero=True), delta=whole)
-    return statements.run(consolidation_sql(whole.schema), delta=whole)
+        return statements.run(addition_sql(delta.schema, plan.additive_columns, keep_zero=True), delta=delta)
+    return statements.run(consolidation_sql(delta.schema), delta=delta)
 
 
 def _build_vectors(
@@ -373,7 +373,7 @@ def _is_different(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _drop_zero_vectors(vectors: pa.Table, layout: AccumulatorLayout, *, has_seed: bool) -> pa.Table:
-    """Drop vectors that add nothing, except the one that says that a global row exists."""
+    """Drop vectors that add nothing, except the seed, which marks that the global row exists."""
     if has_seed or not vectors.num_rows:
         return vectors
     is_nonzero = np.zeros(vectors.num_rows, np.bool_)

@@ -6,7 +6,8 @@ A family joins the rows of its template's path with its parameters. Both sides c
 
 Only sums of the joined rows are needed, and sums are linear. So rows are first added up by what a member can
 distinguish (the group's keys and the values in the template's conditions). These sums are the state, and they are
-*recomposed* to sums by member and group (`family`). A new member is computed from these sums, without reading the tables.
+*recomposed* to sums by member and group (`family`). A new member is computed from these sums, without reading the
+tables.
 
     port 0  rows ──prepare──▶ vectors by (group, values)           ─▶ slot 0, additive
     port 1  members: parameters, and the bounds computed from them ─▶ slot 1, a multiset
@@ -248,8 +249,8 @@ class FamilyCells(FamilyOperator):
         for condition in self.ranges:
             bound = members.column(condition.bound)
             by_value.setdefault(condition.value, []).append((condition.operator, bound))
-        found: list[Axis] = [build_range_axis(rows.column(value), pairs) for value, pairs in by_value.items()]
-        return [*found, *(_build_bitmap_axis(statements, other, rows, members) for other in self.other_conditions)]
+        axes: list[Axis] = [build_range_axis(rows.column(value), pairs) for value, pairs in by_value.items()]
+        return [*axes, *(_build_bitmap_axis(statements, residual, rows, members) for residual in self.other_conditions)]
 
     def describe(self, context: ExplainContext) -> str:
         conditions = [f"{c.value} {_OPERATOR_SYMBOLS[c.operator]} {c.bound}" for c in self.ranges]

@@ -56,9 +56,9 @@ class FamilyOperator(Operator):
 
     def lineage(self, column_name: str) -> tuple[str, Expr] | None:
         for segment in (self.members[0], self.rows[0]):
-            found = next(((segment.source, n.expr) for n in segment.exprs if n.name == column_name), None)
-            if found is not None:
-                return found
+            expr = next(((segment.source, n.expr) for n in segment.exprs if n.name == column_name), None)
+            if expr is not None:
+                return expr
         return None
 
     def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:

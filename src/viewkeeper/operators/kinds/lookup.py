@@ -47,7 +47,6 @@ from viewkeeper.resources.memory import row_width
 from viewkeeper.state.run import Arrangement, RunFilter, hashes_of, weights_of
 from viewkeeper.state.run_cache import evaluate_predicates
 
-
 _ROUNDING_SLACK = 2
 """Order hashes by which rounding may be wrong."""
 
@@ -235,27 +234,27 @@ class Lookup(Operator):
 
     def describe(self, context: ExplainContext) -> str:
         state = "new" if self.new_state else "old"
-        where = f"#{context.numbers[self.arrangement]}"
+        arrangement = f"#{context.numbers[self.arrangement]}"
         if (table := self._table_name(context)) is not None:
-            where += f" {table}"
+            arrangement += f" {table}"
         take = ", ".join(f"{name} AS {c.name}" for name, c in self.fetched_columns)
         probe = ", ".join(self.probe[0].key or ())
         if self.range_side:
-            return f"rows of {where}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
+            return f"rows of {arrangement}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
         if self.optional == "anti":
-            return f"anti lookup ({probe}) in {where}, {state} state: rows without a match"
+            return f"anti lookup ({probe}) in {arrangement}, {state} state: rows without a match"
         if self.optional:
-            return f"outer lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
-        return f"lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
+            return f"outer lookup ({probe}) in {arrangement}, {state} state, taking {take or 'nothing'}"
+        return f"lookup ({probe}) in {arrangement}, {state} state, taking {take or 'nothing'}"
 
     def describe_step(self, context: ExplainContext) -> str:
         table, probe = self._table_name(context), self.probe[0]
         key = ", ".join(context.describe_output(probe, k) for k in probe.key or ())
-        how = f" {_STEP_TEXTS[self.optional]}" if self.optional else ""
-        where = f"#{context.numbers[self.arrangement]}" + (f" {table}" if table is not None else "")
+        match_text = f" {_STEP_TEXTS[self.optional]}" if self.optional else ""
+        arrangement = f"#{context.numbers[self.arrangement]}" + (f" {table}" if table is not None else "")
         rows = context.fan_out.get(self.arrangement)
         fan_out = f", about {rows:,.1f} rows a probe" if rows is not None and rows >= _MIN_SHOWN_FAN_OUT else ""
-        return f"({key}) in {where}{how}, {'new' if self.new_state else 'old'} state{fan_out}"
+        return f"({key}) in {arrangement}{match_text}, {'new' if self.new_state else 'old'} state{fan_out}"
 
     def reason(self, context: ExplainContext) -> str:
         arranged = context.dataflow.operators[self.arrangement]

@@ -11,7 +11,7 @@ whose hashes collide, and then both are computed and both are compared.
 
 SQL sees each row as often as its weight says (at most `max_copies` times, for a top-k that can show no more); negative
 weights are an error. Its inputs are the tables `input0`, `input1`, … with `¤h`, and it outputs `¤h` with each row. If
-the SQL asks whether a group has another value, sums give the same result without it (`exists_other_value_step`).
+the SQL checks if a group has another value, sums give the same result without it (`exists_other_value_step`).
 """
 
 from __future__ import annotations

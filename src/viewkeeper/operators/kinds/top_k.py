@@ -36,7 +36,6 @@ from viewkeeper.state.consolidate import consolidate, consolidation_sql
 from viewkeeper.state.hash_index import RowIds
 from viewkeeper.state.run import Arrangement, Run, arrange, weights_of
 
-
 _MAX_ROWS = 1 << 15
 _ORDER_TERM = r'"(\w+)" (ASC|DESC) NULLS (FIRST|LAST)'
 _ORDER_CLAUSE = re.compile(f"{_ORDER_TERM}(?:, {_ORDER_TERM})*")
