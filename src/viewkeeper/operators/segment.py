@@ -115,9 +115,7 @@ def order_sql(column: Column) -> str:
     """Return the SQL of the order hash of a column. NULL, which no comparison holds for, is in the middle."""
     text = quoted(column.name)
     number = f"epoch({text})" if column.type in (types.DATE, *types.TIMES) else f"CAST({text} AS DOUBLE)"
-    log = f"least(log2(1 + abs({number})), {_INFINITY_EXPONENT})"
-    signed = f"CASE WHEN isnan({number}) THEN {_INFINITY_EXPONENT + 1} WHEN {number} < 0 THEN -{log} ELSE {log} END"
-    return (
-        f"CAST({_ORDER_HASH_OFFSET} + "
-        f"coalesce(CAST(round({1 << _FRACTION_BITS} * ({signed})) AS BIGINT), 0) AS UBIGINT)"
-    )
+    size = f"least(log2(1 + abs({number})), {_INFINITY_EXPONENT})"
+    signed = f"CASE WHEN isnan({number}) THEN {_INFINITY_EXPONENT + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
+    rounded = f"CAST(round({1 << _FRACTION_BITS} * ({signed})) AS BIGINT)"
+    return f"CAST({_ORDER_HASH_OFFSET} + coalesce({rounded}, 0) AS UBIGINT)"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from viewkeeper.operators.kinds.recompute import Recompute
 
 _SLICE_CACHE_KEY, _MAX_CACHED_ROWS = "taken ", 1 << 16
-"""Cache key prefix of a slice; a slice with more rows than this is not cached."""
+"""Prefix of the cache key of slices, and the number of rows up to which a slice is cached."""
 
 
 class TableSlices:

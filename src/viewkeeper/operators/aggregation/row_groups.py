@@ -5,7 +5,7 @@
 For few rows, Python loops are faster than Arrow kernels or a DuckDB statement. The law is that of `kinds.aggregate`,
 and the keyed state is byte-identical. Supported are plain columns, comparisons of a column with a constant, and counts,
 sums and averages of integers, sums of decimals, minimum and maximum. For anything else, and for whatever would raise an
-error, `apply` returns None, and the caller falls back to the operators.
+error, `compile_row_aggregate` or `apply` returns None, and the caller falls back to the operators.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class ExitRows:
     def __init__(self) -> None:
         self.num_rows = 0
         self.by_source: Counter[str] = Counter()
-        """Rows by the retired lookup that they replace the output of."""
+        """The number of rows by the retired lookup whose output they replace."""
         self._rows_by_exit: dict[int, list[tuple[PartialRows, RowIds]]] = {}
 
     def add(self, exit_: Exit, rows: PartialRows, row_positions: RowIds) -> None:

@@ -37,7 +37,7 @@ from viewkeeper.state.cursor import LookupCursor, Probe, RowSelection
 from viewkeeper.state.hash_index import RowIds
 
 _CACHE_COST_FACTOR = 2
-"""The exit masks of a whole run are computed once the requested rows are half as many as the run's rows."""
+"""The exit masks of a whole run are computed once the requests have cost as much as evaluating half of its rows."""
 _STATEMENT_COST_IN_ROWS = 50_000
 """Fixed cost of a statement, expressed in rows. It is charged to each request, so that a run which is probed often gets
 the exit masks of all its rows early."""

@@ -258,8 +258,7 @@ class FamilyCells(FamilyOperator):
         names = [k.name for k in self.spec.keys]
         return (
             f"cells of a family by ({', '.join(names[: self.group_width])}) "
-            f"and ({', '.join(names[self.group_width :])}),"
-            f" members where {' and '.join(conditions) or 'true'}{rest}"
+            f"and ({', '.join(names[self.group_width :])}), members where {' and '.join(conditions) or 'true'}{rest}"
         )
 
     def reason(self, context: ExplainContext) -> str:
