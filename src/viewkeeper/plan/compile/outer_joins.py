@@ -1,9 +1,9 @@
-"""Joins that are no part of a flattened tree (`flatten`): full outer joins, and those that compare rows of a key.
+"""Compile joins that `join_tree` does not flatten: full outer joins, and joins that must compare the rows of a key.
 
     X ⟗ R = (X ⟕ R) + pad(R ▷ X)
 
-Each term is a join that is taken apart; X and R are compiled once, and both terms read their deltas. With a condition
-over both sides, one that can raise, or no equality at all, the rows of a key are compared with each other: `slices`.
+Both terms are joins that can be flattened. X and R are compiled once, and both terms read their deltas. If a condition
+spans both sides, can raise, or contains no equality, the join is recomputed per key (`per_key`).
 """
 
 from __future__ import annotations
