@@ -43,7 +43,7 @@ def plan_view(
     """
     plan = ViewPlan(query, sizes)
     dry_run(compile_plan(table_id, plan, tables, views))
-    columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
+    columns = tuple(Column(column_name, c.type, c.nullable) for column_name, c in query.output)
     parts, is_bag = _choose_key(query, key, tables)
     if options.get("store") == LAZY:
         plan = replace(plan, lazy_key=tuple(k.column for k in parts))
@@ -106,8 +106,8 @@ def _root_order(root: Node) -> tuple[Order, ...]:
         return root.order
     if isinstance(root.child, Project):
         # ORDER BY t.x after SELECT t.x AS y: Spark sorts by a column of its own, which equals y under another name.
-        shown = {n.expr: names[n.name] for n in root.child.exprs if n.name in names}
-        names = {n.name: shown[n.expr] for n in root.child.exprs if n.expr in shown} | names
+        expr_names = {n.expr: names[n.name] for n in root.child.exprs if n.name in names}
+        names = {n.name: expr_names[n.expr] for n in root.child.exprs if n.expr in expr_names} | names
     result = []
     for order in root.order:
         if order.expr.op != "column" or order.expr.value not in names:
@@ -144,12 +144,12 @@ def dry_run_operators(operators: Iterable[Operator]) -> None:
     unproven = [o for o in operators if o.unproven_part is not None]
     if not unproven:
         return
-    with PreparedStatements(expressions.register_functions, threads=1) as duck:
+    with PreparedStatements(expressions.register_functions, threads=1) as statements:
         for operator in unproven:
             try:
-                operator.dry_run(duck)
+                operator.dry_run(statements)
             except duckdb.Error as error:
-                # the constant raises, as it will for each row: an evaluation error at run time, not a refusal here
+                # an evaluation error of a constant is an error of the rows, and no reason to refuse the query
                 if expressions.translate_error(error) is None:
                     reason = str(error).split("\n")[0].split(": ", 1)[-1].rstrip(".")
                     raise Unsupported(

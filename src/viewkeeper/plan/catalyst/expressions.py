@@ -90,7 +90,9 @@ def raise_error(message: Expr, type_: Type) -> Expr:
 
 
 SpecialReader = Callable[[RawExpr], Expr | None]
-"""A plan node's own reading of some expressions (subqueries, aggregate calls); None for all others."""
+"""Reads the expressions that a plan node treats specially (subqueries, aggregate calls); returns None for all
+others.
+"""
 
 
 @dataclass(frozen=True)

@@ -234,10 +234,10 @@ def _project_keys(
     plain = {k.expr.value for k in keys if k.expr.op == "column"}
     is_unique = any(key and set(key) <= plain for key in unique_keys(right, tables))
     right_columns = {c.name for c in right.columns}
-    others = [c for c in on if not c.columns() & right_columns]
+    other_conditions = [c for c in on if not c.columns() & right_columns]
     return Project(right, keys) if is_unique else Aggregate(right, keys, ()), (
         *_equality_conditions(pairs, keys),
-        *others,
+        *other_conditions,
     )
 
 

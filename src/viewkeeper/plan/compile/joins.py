@@ -146,8 +146,8 @@ class _JoinGraph:
         names = {k.name: Column(f"x{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(keys)}
         exprs = [Named(names[k.name].name, k.expr) for k in keys]
         # The segment has all columns on which the match depends, so an update that changes none of them ends here.
-        others = [Named(f"y{i}", column_reference(c)) for i, c in enumerate(relation.columns)]
-        source = tuple(b.build_segment([*exprs, *others], tuple(n.name for n in exprs)) for b in relation.branches)
+        row_columns = [Named(f"y{i}", column_reference(c)) for i, c in enumerate(relation.columns)]
+        source = tuple(b.build_segment([*exprs, *row_columns], tuple(n.name for n in exprs)) for b in relation.branches)
         touched_branch = Branch(
             self.compiler.add_operator(Consolidate(source, is_distinct_keys=True)),
             {name: column_reference(c) for name, c in names.items()},
@@ -259,13 +259,13 @@ class _PathBuilder:
     def _find_matched(self) -> set[int]:
         """Return the relations that certainly have a row: the first, and those that the ON of such a relation
         compares."""
-        found, pending = set[int](), [self.start]
+        matched, pending = set[int](), [self.start]
         while pending:
             i = pending.pop()
-            if i not in found:
-                found.add(i)
+            if i not in matched:
+                matched.add(i)
                 pending += [x for e in self.graph.edges if e.owner == i for x in (e.a, e.b)]
-        return found
+        return matched
 
     def finish(self) -> list[Branch]:
         while len(self.bound_relations) < len(self.graph.relations):
@@ -330,7 +330,7 @@ class _PathBuilder:
         """Return the relation with the lowest expected number of rows after its lookup; relations without an edge come
         last."""
         graph, bound = self.graph, set(self.bound_relations)
-        known = bound - {self.start} if self.is_key_only else bound
+        comparable = bound - {self.start} if self.is_key_only else bound
 
         def cost(i: int) -> tuple[bool, float, int]:
             edges = self._usable_edges(i)
@@ -339,7 +339,7 @@ class _PathBuilder:
                 rows = max(1.0, rows) if graph.relations[i].join_type == "left" else 0.5
             return not edges, rows, graph.relation_order.index(i)
 
-        ready = (i for i in range(len(graph.relations)) if not self._is_outer(i) or graph.on_relations[i] <= known)
+        ready = (i for i in range(len(graph.relations)) if not self._is_outer(i) or graph.on_relations[i] <= comparable)
         return min((i for i in ready if i not in bound), key=cost)
 
     def _columns_used_after(self, edges: Sequence[JoinEdge]) -> frozenset[str]:

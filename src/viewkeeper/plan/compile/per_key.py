@@ -150,7 +150,7 @@ def compile_per_key_aggregate(
     """Aggregates that are not sums: recomputed from the rows of one group. Calls that are sums stay in an incremental
     aggregate, which is joined by the group's key."""
     sums = tuple(c for c in calls if is_incremental(c))
-    others = tuple(c for c in calls if not is_incremental(c))
+    recomputed = tuple(c for c in calls if not is_incremental(c))
     if sums:
         right_keys = tuple(Named(f"{k.name}'", k.expr) for k in node.keys)
         pairs = [
@@ -163,23 +163,23 @@ def compile_per_key_aggregate(
             for k, a in zip(node.keys, right_keys, strict=True)
         ]
         joined = Join(
-            "inner", replace(node, calls=sums), replace(node, keys=right_keys, calls=others), conjunction(pairs)
+            "inner", replace(node, calls=sums), replace(node, keys=right_keys, calls=recomputed), conjunction(pairs)
         )
         return compiler.compile(joined, frozenset({*(k.name for k in node.keys), *(c.name for c in calls)}))
-    arguments = [a for c in others for a in (*c.args, *([c.filter] if c.filter else []))]
+    arguments = [a for c in recomputed for a in (*c.args, *([c.filter] if c.filter else []))]
     columns = [c for c in node.child.columns if any(c.name in a.columns() for a in arguments)]
     port, key, shared = _keyed_port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
     refs = {name: column_reference(c) for name, c in positional_columns(columns, "x").items()}
     output: dict[str, Column] = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
     texts = [f"{quoted(hashed)} AS k{i}" for i, hashed in enumerate(key)]
-    for i, call in enumerate(others):
+    for i, call in enumerate(recomputed):
         resolved = _resolve_call(call, refs)
         output[call.name] = Column(f"m{i}", call.type, call.nullable)
         texts.append(f"{functions.aggregate_sql(resolved)} AS m{i}")
     grouped = f" GROUP BY {', '.join([*(quoted(k) for k in key), HASH])}" if key else ""
     hashed = HASH if key else f"0::UBIGINT AS {HASH}"
     sql = f"SELECT {', '.join([*texts, hashed])} FROM input0{grouped}"
-    names = ", ".join(sorted({functions.function_name(c) for c in others}))
+    names = ", ".join(sorted({functions.function_name(c) for c in recomputed}))
     operator = compiler.add_operator(
         Recompute((port,), (shared,), sql, tuple(output.values()), f"{names} of a group's rows")
     )

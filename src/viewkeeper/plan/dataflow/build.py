@@ -6,7 +6,7 @@ Nested mappings are copied before they are changed: the previous dataflow stays 
 
 Every base table in use has a table image, from which later views are backfilled. Any arrangement of the table serves;
 an image by primary key is added if there is none, or if the store needs it for before-images (`keyed_images`). If the
-store can filter scans, it is asked only for rows that pass the comparisons which all segments over the table share.
+store can filter scans, it returns only the rows that pass the comparisons which all segments over the table share.
 """
 
 from __future__ import annotations

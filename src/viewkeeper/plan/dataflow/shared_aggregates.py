@@ -54,8 +54,8 @@ class SharedMeasures:
         ):
             return None
         shared = own.with_measures(self.measures)
-        known = dict(zip(self.measures, shared.spec.measures, strict=True))
-        return shared, [known[own.shared_measures[m.name]] for m in own.spec.measures]
+        measure_by_content = dict(zip(self.measures, shared.spec.measures, strict=True))
+        return shared, [measure_by_content[own.shared_measures[m.name]] for m in own.spec.measures]
 
     def to_json(self) -> dict[str, Any]:
         return {"rows": self.aggregation_input_id, "facts": [f.to_json() for f in self.measures]}

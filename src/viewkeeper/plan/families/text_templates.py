@@ -13,7 +13,7 @@ Catalyst's plan may depend on a constant's value in ways that no class covers. N
     more than one block, CASE and similar,      a comparison may be folded away, or an outer join become an inner one
     outer joins
     an equality on a column that occurs again   the value is substituted for the column everywhere
-    SELECT *, unqualified ambiguous names       the text does not determine which columns are read
+    SELECT *, parameter markers                 the text does not determine what is read
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class TextTemplate:
 
 @lru_cache(maxsize=1024)
 def extract_template(text: str) -> TextTemplate | None:
-    """Return the template of a query; None if none of its constants may vary. Cached, because many views are
-    similar."""
+    """Return the template of a query; None if none of its constants may vary. Cached, because some of many views have
+    equal texts."""
     tokens = list(lex(text))
     words = [t.value.lower() for t in tokens if t.kind in ("word", "name")]
     if not _is_plain(tokens, words):
@@ -293,8 +293,8 @@ class _ConstantReader:
             exact = Decimal(text)
             _, digits, exponent = exact.as_tuple()
             scale = -int(exponent)
-            whole = exact == exact.to_integral_value()
-            return exact, ("decimal", max(len(digits), scale), scale, whole, exact == 0)
+            is_whole = exact == exact.to_integral_value()
+            return exact, ("decimal", max(len(digits), scale), scale, is_whole, exact == 0)
         return None
 
     def _read_shifted_date(self, day: date, index: int) -> tuple[Constant, int] | None:

@@ -86,8 +86,8 @@ def _call_text(call: Call) -> str:
     text = f"{call.name} = {function_text(call.function)}({distinct}{_comma_list(map(expr_text, call.args))})"
     if call.filter:
         text += f" filter {expr_text(call.filter)}"
-    shown = [f"{name} {_value_text(value)}" for name, value in call.value or () if value not in (False, "ANSI")]
-    return text + (f" [{_comma_list(shown)}]" if shown else "")
+    parameters = [f"{name} {_value_text(value)}" for name, value in call.value or () if value not in (False, "ANSI")]
+    return text + (f" [{_comma_list(parameters)}]" if parameters else "")
 
 
 def _value_text(value: Any) -> str:

@@ -8,9 +8,8 @@ window, to both sides of an equality. The restriction of one side of a join also
 rows that join can matter. A read of a lazy view therefore starts with the rows of one table that have the key, follows
 the joins from table to table, each time with a lookup in an arrangement, and runs the query over the few rows found.
 
-A restriction that is too weak only costs time: additional input rows give additional output rows, which the key
-filters. Where no law is known (below a LIMIT, under null-safe comparisons, for floats, whose −0.0 equals 0.0) all rows
-are read.
+A restriction that is too weak only costs time: additional input rows give output rows of other keys. Where no law is
+known (below a LIMIT, under null-safe comparisons, for floats, whose −0.0 equals 0.0) all rows are read.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def _is_float(output_columns: Mapping[str, object], name: str) -> bool:
 
 @dataclass
 class _KeyPropagator:
-    """Visits a plan with the restrictions on its rows. A chain of steps starts at one of the first
+    """Visits a plan with the restrictions on its rows. A chain of steps starts at one of the key's first
     `min_key_columns`."""
 
     tables: Mapping[int, Table]
