@@ -272,8 +272,10 @@ _MAX_CHAIN_LENGTH = 32
 
 
 def connect(op: str, parts: Sequence[Expr]) -> Expr:
-    """Connect the parts with AND or OR. A long chain becomes a balanced tree, because all later processing is
-    recursive."""
+    """Connect the parts with AND or OR.
+
+    A long chain becomes a balanced tree, because all later processing is recursive.
+    """
     if len(parts) > _MAX_CHAIN_LENGTH:
         half = len(parts) // 2
         return connect(op, [connect(op, parts[:half]), connect(op, parts[half:])])

@@ -142,8 +142,10 @@ _GATEWAY_MESSAGE = "Exception while sending command."
 
 
 def has_ended(session: Any) -> bool:
-    """Whether this session is stopped or its JVM has ended. For a JVM that another process started, the end is not
-    known."""
+    """Whether this session is stopped or its JVM has ended.
+
+    For a JVM that another process started, the end is not known.
+    """
     if getattr(getattr(session, "_sc", None), "_jsc", "there") is None:
         return True
     jvm = getattr(session, "_jvm", None)

@@ -36,8 +36,8 @@ class ViewPlan:
 
     query: Query
     sizes: Mapping[int, int]
-    """Rows of each base table when the view was created: the cost model's input, stored so that the plan stays the
-    same."""
+    """Rows of each base table when the view was created, for cardinality estimates; stored so that the plan is
+    stable."""
     lazy_key: tuple[str, ...] | None = None
     """Key columns of a lazy view, for which only what lookups by this key need is kept (`key_propagation`);
     else None."""

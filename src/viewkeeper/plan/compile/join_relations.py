@@ -57,8 +57,10 @@ class JoinRelation:
     unique: tuple[frozenset[str], ...]
     """Sets of plan columns that are proven unique."""
     is_computed: bool
-    """Whether the join compares a column that can raise. Its value is computed when a row is inserted and stored with
-    the row."""
+    """Whether the join compares a column that can raise.
+
+    Its value is computed when a row is inserted and stored with the row.
+    """
     node: Node
     join_type: str = "inner"
     """inner, left or anti, as in `join_tree.JoinInput`."""
@@ -85,8 +87,7 @@ class JoinRelation:
 def classify_conditions(
     flat: FlatJoin, owner: Mapping[str, int]
 ) -> tuple[list[JoinEdge], list[list[Expr]], list[Expr], list[list[Expr]]]:
-    """Return the edges; the conditions on one relation, by relation; those over several; the other conditions of each
-    ON."""
+    """Return the edges, the conditions on single relations, those over several, and the other conditions of each ON."""
     edges: list[JoinEdge] = []
     local: list[list[Expr]] = [[] for _ in flat.inputs]
     across: list[Expr] = []

@@ -59,8 +59,7 @@ class JoinInput:
 
 @dataclass(frozen=True)
 class FlatJoin:
-    """A flattened tree: its relations, the conditions on their rows, and its columns in terms of the relations'
-    columns."""
+    """A flattened tree: its relations, the conditions on their rows, and its columns over the relations' columns."""
 
     inputs: tuple[JoinInput, ...]
     conditions: tuple[Expr, ...]
@@ -189,8 +188,7 @@ def find_only_equalities(node: Join) -> list[tuple[Expr, Expr, bool]] | None:
 
 
 def is_by_key(node: Join) -> bool:
-    """Whether a row's match depends only on the presence of its key: no condition other than equalities spans both
-    sides."""
+    """Whether a match depends on the key's presence alone: only equalities span both sides."""
     pairs, on = _find_equalities(node), conjuncts(node.condition)
     left, right = ({c.name for c in side.columns} for side in (node.left, node.right))
     across = [c for c in on if c.columns() & left and c.columns() & right]
@@ -264,8 +262,8 @@ def null_aware_sides(node: Join) -> tuple[Expr, Expr] | None:
 
 
 def rewrite_not_in(node: Join, left: Expr, right: Expr) -> Node:
-    """Rewrite NOT IN as the anti join by key and two facts about the right side: whether it is empty, whether it has a
-    NULL."""
+    """Rewrite NOT IN as the anti join by key and two facts: whether the right side is empty, and whether it has
+    a NULL."""
     base = node.right.columns[0].name
     rows, present = f"{base}!rows", f"{base}!present"
     one = Expr("literal", types.INT, value=1, nullable=False)

@@ -189,8 +189,7 @@ class _JoinGraph:
     def _replace_relation(
         self, start: int, branches: list[Branch], columns: tuple[Column, ...], keys: Sequence[Named]
     ) -> _JoinGraph:
-        """Return the join with other rows in place of relation `start`, whose ON compares them by the columns of
-        `keys`."""
+        """Return the join with other rows as relation `start`, whose ON compares them by the columns of `keys`."""
         replaced = replace(self.relations[start], branches=branches, columns=columns)
         key_iter = iter(keys)
         edges = [
@@ -327,8 +326,7 @@ class _PathBuilder:
         ]  # fmt: skip
 
     def _choose_next(self) -> int:
-        """Return the relation with the lowest expected number of rows after its lookup; relations without an edge come
-        last."""
+        """Return the relation with the fewest expected rows after its lookup; relations without an edge come last."""
         graph, bound = self.graph, set(self.bound_relations)
         comparable = bound - {self.start} if self.is_key_only else bound
 

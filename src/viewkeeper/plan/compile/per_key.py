@@ -147,8 +147,10 @@ def compile_window(compiler: Compiler, node: Window, needed: frozenset[str]) -> 
 def compile_per_key_aggregate(
     compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], is_incremental: Callable[[Call], bool]
 ) -> list[Branch]:
-    """Aggregates that are not sums: recomputed from the rows of one group. Calls that are sums stay in an incremental
-    aggregate, which is joined by the group's key."""
+    """Aggregates that are not sums: recomputed from the rows of one group.
+
+    Calls that are sums stay in an incremental aggregate, which is joined by the group's key.
+    """
     sums = tuple(c for c in calls if is_incremental(c))
     recomputed = tuple(c for c in calls if not is_incremental(c))
     if sums:
@@ -235,8 +237,7 @@ def _keyed_port(
 
 
 def _shared_arrangement(compiler: Compiler, branches: list[Branch], key: list[Expr]) -> str | None:
-    """Return the table image by plain columns that all views share; None if the input is not a base table's plain
-    columns."""
+    """Return the shared table image by the key, if the key is plain columns of a base table; else None."""
     table = branches[0].source.input_table
     if len(branches) > 1 or table is None:
         return None

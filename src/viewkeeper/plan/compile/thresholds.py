@@ -1,5 +1,4 @@
-"""Compile a join with a scalar by one comparison to a range lookup: `value > (SELECT avg(value) …)`, in HAVING or
-WHERE.
+"""Range lookups: joins with a scalar by one comparison, `value > (SELECT avg(value) …)`, in HAVING or WHERE.
 
     Δ(σ_{v > s}(R × S)) = σ(ΔR × Sⁿᵉʷ) + σ(Rᵒˡᵈ × ΔS)
 

@@ -62,8 +62,10 @@ def lazy_dataflow(catalog: Catalog, view: View) -> Dataflow:
 
 
 class CatalogPlans(Mapping[int, ViewPlan]):
-    """The plans of a catalog's views, and of `view`, which may not be in the catalog yet. A plan is parsed on first
-    access."""
+    """The plans of a catalog's views, and of `view`, which may not be in the catalog yet.
+
+    A plan is parsed on first access.
+    """
 
     def __init__(self, catalog: Catalog, view: View | None = None) -> None:
         self._views = catalog.views_by_id if view is None else {**catalog.views_by_id, view.table.id: view}

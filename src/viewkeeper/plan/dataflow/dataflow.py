@@ -36,8 +36,8 @@ class UsageCounts:
     image_columns: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By table image and column: the number of views that look the column up in the image."""
     filters: Mapping[int, Mapping[Expr | None, int]] = field(default_factory=dict)
-    """By table, if the store can filter scans: the number of segments with a comparison; under None: all segments over
-    it."""
+    """By table and comparison, if the store can filter scans: the number of segments with it; under None: of all
+    segments."""
     first_users: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By table image: the first view that needs it, and the image's index among the view's operators."""
     order_numbers: Mapping[str, int] = field(default_factory=dict)
@@ -149,8 +149,10 @@ class Dataflow:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the set of stateful operators. State under another fingerprint was written by another program or
-        plan."""
+        """Hash of the set of stateful operators.
+
+        State under another fingerprint was written by another program or plan.
+        """
         return f"{self.usage.id_hash_sum:032x}"
 
     def has_fingerprint(self, fingerprint: str | None) -> bool:

@@ -476,8 +476,10 @@ def _finish_step(step: _DraftStep) -> PathStep:
 
 
 def _build_filters(step: _DraftStep) -> tuple[PathFilter, ...]:
-    """Return the filters of a step: conditions on the found row alone first, because the predicate cache keeps their
-    results."""
+    """Return the filters of a step.
+
+    Conditions on the found row alone come first, because the predicate cache keeps their results.
+    """
     filters = []
     for own_only in (True, False):
         exits: dict[tuple[Expr, ...], int] = defaultdict(int)
@@ -493,8 +495,10 @@ def _build_filters(step: _DraftStep) -> tuple[PathFilter, ...]:
 
 
 def _needed_conditions(conditions: Sequence[Expr], steps: Sequence[_DraftStep]) -> tuple[Expr, ...]:
-    """Return the distinct conditions, without IS NOT NULL tests of columns that are not nullable or were equated by a
-    lookup."""
+    """Return the distinct conditions, without IS NOT NULL tests that always hold.
+
+    They hold for columns that are not nullable or that an inner lookup equated.
+    """
     inner = [step for step in steps if not step.optional]
     keys = {ref for step in inner for ref in step.key}
     keys |= {(step.relation, name) for step in inner for name in step.arrangement.arrangement_key}

@@ -42,14 +42,15 @@ def separate_cost(views: int, distinct_views: int, rows: int) -> Cost:
 
 
 def family_cost(rows: int) -> Cost:
-    """Return the cost of a family. The model ignores the number of views: the members' cost is small beside that of the
-    rows."""
+    """Return the cost of a family.
+
+    The model ignores the number of views: the members' cost is small beside that of the rows.
+    """
     return Cost(_FAMILY_LOAD + rows * _FAMILY_LOAD_ROW, _FAMILY_BATCH + EXPECTED_ROWS * _FAMILY_BATCH_ROW)
 
 
 def is_family_cheaper(views: int, distinct_views: int, rows: int) -> bool:
-    """Whether a family is cheaper than this many separate views, of which so many are distinct: in backfill and in
-    batches."""
+    """Whether a family is cheaper than these separate views, in backfill and in batches."""
     family, separate = family_cost(rows), separate_cost(views, distinct_views, rows)
     return family.load < separate.load and family.batch < separate.batch
 

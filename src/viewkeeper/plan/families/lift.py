@@ -259,8 +259,10 @@ def _lift_aggregate(lifter: _PlanLifter, node: nodes.Aggregate) -> LiftedPlan:
 
 
 def _add_seeds(lifter: _PlanLifter, plan: MemberPlan, calls: tuple[Call, ...]) -> tuple[Node, tuple[Call, ...]]:
-    """Add a row of NULLs for each member, which no call counts, because a global aggregate has a row also over no
-    input."""
+    """Add a row of NULLs for each member, which no call counts.
+
+    A global aggregate has a row also over no input, and so has each member of the family.
+    """
     marker = lifter.new_column(types.INT)
     exprs: dict[str, Named] = {n.name: n for n in (*plan.key_exprs, Named(marker.name, _ONE))}
     new_calls: list[Call] = []

@@ -70,8 +70,10 @@ class TemplateCache:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def find(self, text: str, catalog: Catalog) -> Query | None:
-        """Return the plan of a query if it follows from examples. If None, ask Catalyst and call `learn` with the
-        answer."""
+        """Return the plan of a query if it follows from examples.
+
+        If None, ask Catalyst and call `learn` with the answer.
+        """
         match = self._match(text, catalog)
         return None if match is None else _query_from_json(match[0].plan, match[1])
 
@@ -115,8 +117,10 @@ class TemplateCache:
                 self._add_example(template, _named_tables(template, catalog), _query_to_json(query))
 
     def _learn_from_catalog(self, catalog: Catalog) -> None:
-        """Use existing views as examples, if the names in their texts are unambiguous whatever columns were added
-        since."""
+        """Use existing views as examples.
+
+        The names in their texts must be unambiguous, whatever columns were added since.
+        """
         for view in _newest_views(catalog, _MAX_SCANNED_VIEWS):
             if view.table.id in self._learned_views:
                 continue

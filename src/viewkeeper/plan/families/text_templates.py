@@ -99,8 +99,10 @@ class TextTemplate:
 
 @lru_cache(maxsize=1024)
 def extract_template(text: str) -> TextTemplate | None:
-    """Return the template of a query; None if none of its constants may vary. Cached, because some of many views have
-    equal texts."""
+    """Return the template of a query; None if none of its constants may vary.
+
+    Cached, because some of many views have equal texts.
+    """
     tokens = list(lex(text))
     words = [t.value.lower() for t in tokens if t.kind in ("word", "name")]
     if not _is_plain(tokens, words):
@@ -146,8 +148,8 @@ class _ConstantReader:
             at = after
 
     def _read_comparison(self, index: int) -> int | None:
-        """Read a comparison whose operator is at `index`, blank its constants, and return the index after it, else
-        None."""
+        """Read the comparison with the operator at `index`, blank its constants, and return the next index,
+        else None."""
         operator, after = self._read_operator(index)
         if not operator:
             return None
@@ -194,8 +196,10 @@ class _ConstantReader:
         return self._blank_out([*items, ")"], index + 1)
 
     def _check_equality(self, column: str | None, index: int, operand_index: int) -> None:
-        """Note an equality with a value: Catalyst may propagate it to other uses of the column. Two columns have no
-        value."""
+        """Note an equality with a value: Catalyst may propagate it to other uses of the column.
+
+        Two columns have no value.
+        """
         end = operand_index + 2 if self._sign_at(operand_index + 1) == "." else operand_index
         is_column = self._kind_at(index - 1) in ("word", "name")
         if self._in_having or not (is_column and self._name_at(end) is not None and self._is_end(end + 1)):
@@ -212,8 +216,7 @@ class _ConstantReader:
         return next_index
 
     def _read_operator(self, index: int) -> tuple[str, int]:
-        """Return the comparison operator at `index` and the index of its right side; an empty operator if there is
-        none."""
+        """Return the comparison operator at `index`, or "" if there is none, and the index of its right side."""
         if self._word_at(index) in ("between", "in"):
             return self._word_at(index), index + 1
         if not self._sign_at(index) or self._sign_at(index - 1) in ("<", ">", "=", "!"):
@@ -331,8 +334,8 @@ class _ConstantReader:
 
 
 def _integer_bits(value: int) -> int:
-    """Return the bits of the narrowest integer type that holds the value; Catalyst may fold a wider column's comparison
-    by it."""
+    """Return the bits of the narrowest integer type for the value; Catalyst may fold a wider column's
+    comparison by it."""
     return next(bits for bits in (8, 16, 32, 64) if value < 2 ** (bits - 1))
 
 

@@ -27,8 +27,10 @@ ARGUMENT_TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Function:
-    """One function. `needs_over`: it is only valid with OVER; `allows_over`: it may have OVER; `note`: text for the
-    user."""
+    """One function.
+
+    `needs_over`: it is only valid with OVER; `allows_over`: it may have OVER; `note`: text for the user.
+    """
 
     name: str
     op: str

@@ -174,8 +174,10 @@ class Union(Node):
 
 @dataclass(frozen=True)
 class Consolidation(Node):
-    """The child's rows; an update that leaves a row unchanged is not passed on. Added by rules, never read from
-    Catalyst."""
+    """The child's rows; an update that leaves a row unchanged is not passed on.
+
+    Added by rules, never read from Catalyst.
+    """
 
     child: Node
     kind: ClassVar[str] = "steady"

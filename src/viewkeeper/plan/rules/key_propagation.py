@@ -43,8 +43,7 @@ KEY_STEP = -1
 
 
 class PropagationStep(NamedTuple):
-    """Rows of a base table in which `columns` have a combination of values that occurs in `source_columns` of the
-    source.
+    """Rows of a base table whose `columns` have values that occur together in `source_columns` of the source.
 
     The source is another step, or the key (then `source_columns` are positions in it). Without `columns`: all rows.
     """
@@ -124,8 +123,10 @@ def _is_float(output_columns: Mapping[str, object], name: str) -> bool:
 
 @dataclass
 class _KeyPropagator:
-    """Visits a plan with the restrictions on its rows. A chain of steps starts at one of the key's first
-    `min_key_columns`."""
+    """Visits a plan with the restrictions on its rows.
+
+    A chain of steps starts at one of the key's first `min_key_columns`.
+    """
 
     tables: Mapping[int, Table]
     plans: Mapping[int, ViewPlan]

@@ -141,8 +141,10 @@ class _PreAggregator:
         return PreAggregation(relation, size, size / max(1.0, min(groups, size)))
 
     def _estimate_distinct(self, relation: int, expr: Expr, size: float) -> float:
-        """Estimate the number of values of a key: the size of the table whose key it refers to, or a tenth of its own
-        table."""
+        """Estimate the number of values of a key.
+
+        It is the size of the table whose key it refers to, or a tenth of the rows of its own table.
+        """
         for condition in self.conditions:
             if condition.op not in ("EqualTo", "EqualNullSafe") or expr not in condition.args:
                 continue
