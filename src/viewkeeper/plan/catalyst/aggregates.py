@@ -191,6 +191,7 @@ _RANK_FUNCTIONS = frozenset({"Rank", "DenseRank", "PercentRank"})
 
 
 def read_aggregate(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read an Aggregate as keys and calls, with a projection for the arithmetic over them."""
     child = reader.read(raw.children[0])
     below, above = ScalarSubqueries(reader), ScalarSubqueries(reader)
     inner = below.scope(child.columns)
@@ -226,6 +227,7 @@ def read_aggregate(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_window(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read window functions over one window definition."""
     child = reader.read(raw.children[0])
     scalars = ScalarSubqueries(reader, forbidden_place="in a window function")
     scope = scalars.scope(child.columns)

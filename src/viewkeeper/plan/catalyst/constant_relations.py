@@ -20,6 +20,7 @@ from viewkeeper.plan.logical.nodes import Call, Expr, Node
 
 
 def read_local(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read VALUES, and other relations that the optimiser has folded to rows."""
     outputs: list[RawExpr] = raw.exprs.get("output", [])
     data = raw.jvm_object.data()
     _refuse_large(int(data.length()))
@@ -33,6 +34,7 @@ def read_local(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_range(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read `range(…)`."""
     (output,) = raw.exprs["output"]
     numbers = range(int(raw.fields["start"]), int(raw.fields["end"]), int(raw.fields["step"]))
     _refuse_large(len(numbers))
@@ -42,6 +44,7 @@ def read_range(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_one_row(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read the row of a SELECT without FROM."""
     node = _one_row_node(reader, raw.jvm)
     return ResolvedNode(node, (None,) * len(node.columns))
 

@@ -25,6 +25,7 @@ ColumnNames = frozenset[str]
 
 
 def prune_columns(root: Node, tables: Iterable[Table]) -> Node:
+    """Return the plan without unused columns, with its columns renumbered."""
     keys = {t.id: t.key[0].column if t.key else t.columns[0].name for t in tables}
     node = _ColumnPruner(keys).select_exactly(root, [c.name for c in root.columns], is_ordered=True)
     _assert_closed(node)

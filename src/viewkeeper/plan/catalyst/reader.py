@@ -26,6 +26,7 @@ from viewkeeper.plan.logical.nodes import Expr, Node
 
 
 def read_scan(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read the scan of a registered table, which its columns' metadata identifies."""
     outputs: list[RawExpr] = raw.exprs.get("output", [])
     if not outputs or any(TABLE_KEY not in o.metadata for o in outputs):
         raise Unsupported("The query reads something that is not a table or view of this database.")
@@ -84,6 +85,7 @@ _JOINS = {
 
 
 def read_join(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read a join, or a correlated subquery that Spark has turned into one."""
     kind: Mapping[str, Any] = raw.fields["joinType"]
     name = scala_name(kind)
     left, right = (reader.read(c) for c in raw.children)
@@ -173,6 +175,7 @@ def read_expand(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_generate(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read a table function, such as `explode`."""
     child = reader.read(raw.children[0])
     generator = (
         ScalarSubqueries(reader, forbidden_place="in a table function")
@@ -189,6 +192,7 @@ def read_generate(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_child(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read the child of a node that does not change its rows."""
     return reader.read(raw.children[0])
 
 

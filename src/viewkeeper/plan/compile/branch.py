@@ -99,6 +99,7 @@ def conjunction(conditions: Sequence[Expr]) -> Expr | None:
 
 
 def can_any_raise(exprs: Iterable[Expr]) -> bool:
+    """Whether one of the expressions can raise on a row."""
     return any(can_raise(e) for e in exprs)
 
 

@@ -136,15 +136,13 @@ def _compile_lazy_view(
         TableImage(t, tuple(k.column for k in full_view.tables[t].key)) for t in full_view.tables if t not in arranged
     ]
     operators: list[Operator] = [*map(Input, full_view.tables), *images, Sink(view, (), tuple(i.id for i in images))]
-    used_columns = {
+    uses = {
         t: full_view.used_columns.get(t, frozenset()) | {k.column for k in full_view.tables[t].key}
         for t in full_view.tables
     }
     for image in images:
-        used_columns[image.table] |= set(image.key)
-    return CompiledLazyView(
-        operators[-1], {o.id: o for o in operators}, full_view.tables, full_view.plans, used_columns
-    )  # type: ignore[arg-type]
+        uses[image.table] |= set(image.key)
+    return CompiledLazyView(operators[-1], {o.id: o for o in operators}, full_view.tables, full_view.plans, uses)  # type: ignore[arg-type]
 
 
 def dependencies_of(operator: Operator) -> Iterator[str]:

@@ -128,6 +128,7 @@ def compile_relation(
     used_columns: frozenset[str],
     compared_columns: frozenset[str],
 ) -> JoinRelation:
+    """Compile one input of the join with its own conditions, and estimate its cardinality."""
     columns = tuple(c for c in source.node.columns if c.name in used_columns)
     branches = compiler.compile(source.node, frozenset(c.name for c in columns))
     if local:
@@ -223,4 +224,5 @@ def choose_lookup_edges(
 
 
 def column_name(expr: Expr) -> str | None:
+    """Return the name of the column that an expression consists of; None if it is anything else."""
     return expr.value if expr.op == "column" else None

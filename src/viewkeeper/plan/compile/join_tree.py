@@ -76,6 +76,7 @@ class FlatJoin:
 
 
 def make_leaf(node: Node) -> FlatJoin:
+    """Return a tree that consists of one relation."""
     return FlatJoin((JoinInput(node),), (), {c.name: column_reference(c) for c in node.columns})
 
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 
 def compile_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+    """Compile a join to lookup paths if it can be flattened, otherwise as a full outer join or per key."""
     flat = flatten(node, compiler.tables)
     return (
         compile_flat_join(compiler, flat, needed)

@@ -32,6 +32,7 @@ def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
 
 
 def make_measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
+    """Translate a call; `arguments` collects the argument expressions with their column names."""
     if call.function == "First":
         # Catalyst adds First where a group has exactly one non-NULL value (several DISTINCT aggregates), so Max is
         # equal. The reader refuses a user's First.

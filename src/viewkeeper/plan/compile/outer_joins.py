@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def compile_outer_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+    """Compile a join that is not flattened."""
     if node.join_type == "full" and is_by_key(node):
         return _compile_full_join(compiler, node, needed)
     return per_key.compile_per_key_join(compiler, node, needed)

@@ -42,6 +42,7 @@ def _is_maintained(view: View) -> bool:
 
 
 def full_dataflow(store: Store, catalog: Catalog) -> Dataflow:
+    """Return the dataflow of all views, for EXPLAIN and status."""
     return _cache_of(store).get("everything", catalog, lambda _: True)
 
 

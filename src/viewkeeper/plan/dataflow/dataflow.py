@@ -36,8 +36,7 @@ class UsageCounts:
     image_columns: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By table image and column: the number of views that look the column up in the image."""
     filters: Mapping[int, Mapping[Expr | None, int]] = field(default_factory=dict)
-    """By table and comparison, if the store can filter scans: the number of segments with it; under None: of all
-    segments."""
+    """By table and comparison, if the store can filter scans: the number of its segments; under None: all segments."""
     first_users: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By table image: the first view that needs it, and the image's index among the view's operators."""
     order_numbers: Mapping[str, int] = field(default_factory=dict)

@@ -451,13 +451,14 @@ class _SharedPathBuilder:
 
 
 def walk_row_sets(rows: _RowSet) -> Iterator[_RowSet]:
+    """Return the row set and all row sets that are looked up from it."""
     yield rows
     for branch in rows.branches.values():
         yield from walk_row_sets(branch)
 
 
 def _finish_step(step: _DraftStep) -> PathStep:
-    key = step.arrangement.arrangement_key
+    by = step.arrangement.arrangement_key
     optional = None
     if step.optional:
         match_filter = PathFilter((((step.match), 1),)) if step.match else None
@@ -467,7 +468,7 @@ def _finish_step(step: _DraftStep) -> PathStep:
         step.arrangement.id,
         step.new_state,
         step.key,
-        key,
+        by,
         step.exit_mask,
         _build_filters(step),
         tuple(step.lookup_ids),

@@ -47,6 +47,7 @@ class SharingHints:
 
 
 def sharing_hints(catalog: Catalog) -> SharingHints:
+    """Return the sharing hints of a catalog's views."""
     modes = ((v.table.id, v.lookahead) for v in catalog.nonstandard_views)
     lookahead = tuple((view, mode) for view, mode in modes if mode != DEFAULT_LOOKAHEAD)
     return SharingHints(frozenset(v.table.id for v in catalog.nonstandard_views if not v.is_shared), lookahead)

@@ -58,6 +58,8 @@ _FALSE = Expr("literal", types.BOOLEAN, value=False, nullable=False)
 
 
 class TryExpr(NamedTuple):
+    """An expression that can raise, as a value that never raises and a flag."""
+
     value: Expr
     """NULL where the expression fails, otherwise its value."""
     fails: Expr

@@ -25,17 +25,18 @@ EXPECTED_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Cost:
+    """Seconds of one core for the backfill, and for a batch of `EXPECTED_ROWS` changed rows."""
+
     load: float
     batch: float
 
     def __str__(self) -> str:
-        return (
-            f"load {_format_seconds(self.load)},"
-            f" a batch of {EXPECTED_ROWS:,} changed rows {_format_seconds(self.batch)}"
-        )
+        load, batch = _format_seconds(self.load), _format_seconds(self.batch)
+        return f"load {load}, a batch of {EXPECTED_ROWS:,} changed rows {batch}"
 
 
 def separate_cost(views: int, distinct_views: int, rows: int) -> Cost:
+    """Return the cost of separate views, of which equal ones share their operators."""
     equal = views - distinct_views
     load = distinct_views * (_VIEW_LOAD + rows * _VIEW_LOAD_ROW) + equal * _EQUAL_VIEW_LOAD
     return Cost(load, distinct_views * (_VIEW_BATCH + EXPECTED_ROWS * _VIEW_BATCH_ROW) + equal * _EQUAL_VIEW_BATCH)

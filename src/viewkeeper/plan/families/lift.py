@@ -63,6 +63,8 @@ class LiftedPlan:
 
 @dataclass(frozen=True)
 class MemberPlan:
+    """A lifted plan whose rows belong to members. `members`: by parameter, its column."""
+
     node: Node
     members: Mapping[str, Column]
 
@@ -91,6 +93,7 @@ class MemberPlan:
 
 
 def bind_parameters(expr: Expr, members: Mapping[str, Column]) -> Expr:
+    """Return the expression with the members' columns in place of parameters."""
     if expr.op == PARAMETER:
         return column_reference(members[expr.value])
     return replace(expr, args=tuple(bind_parameters(a, members) for a in expr.args)) if expr.args else expr
@@ -155,6 +158,7 @@ def can_raise_when_bound(expr: Expr) -> bool:
 
 
 def parameters_as_columns(expr: Expr) -> Expr:
+    """Return the expression with parameters as columns, for analyses that do not know parameters."""
     if expr.op == PARAMETER:
         return Expr("column", expr.type, value=str(expr.value), nullable=expr.nullable)
     return replace(expr, args=tuple(parameters_as_columns(a) for a in expr.args)) if expr.args else expr

@@ -313,10 +313,12 @@ _NODE_BY_KIND = {c.kind: c for c in _NODE_CLASSES}
 
 
 def node_to_json(node: Node) -> dict[str, Any]:
+    """Return a node as JSON: its kind and its fields."""
     return {"kind": node.kind, **{f.name: _to_json(getattr(node, f.name)) for f in fields(node)}}
 
 
 def node_from_json(data: Mapping[str, Any]) -> Node:
+    """Return the node that `node_to_json` has written."""
     cls = _NODE_BY_KIND[data["kind"]]
     return cls(**{f.name: _from_json(data[f.name]) for f in fields(cls)})
 
