@@ -1,8 +1,8 @@
 """Shared paths: merge the lookups of several views over the delta of one table into one `DeltaJoin` operator.
 
-    Input ─▶ Lookup ─▶ Lookup ─▶ Aggregate of q3                        ┌─▶ Aggregate of q3
+    Input ─▶ Lookup ─▶ Lookup ─▶ Aggregate of q3                                   ┌─▶ Aggregate of q3
       ├───▶ Lookup ─▶ Lookup ─▶ Lookup ─▶ Aggregate of q10     Input ─▶ DeltaJoin ─┼─▶ Aggregate of q10
-      └───▶ Aggregate of q6                                             └─▶ Aggregate of q6
+      └───▶ Aggregate of q6                                                        └─▶ Aggregate of q6
 
 The shared variant of a dataflow is a function of the views' plans and of the set of changed tables: the old and new
 state of an unchanged table are equal, and so are lookups in them. The lookup operators remain the dataflow's
