@@ -615,12 +615,12 @@ def test_a_writer_killed_inside_a_call_leaves_nothing_and_blocks_nobody(store: L
 import os, sys
 import pyarrow as pa
 from viewkeeper.store.lmdb import LmdbStore
-from viewkeeper.store.ordered import calls
-finish = calls.Call.finish
+from viewkeeper.store.ordered import write_call
+finish = write_call.WriteCall.finish
 def die(call):
     finish(call)
     os.kill(os.getpid(), 9)
-calls.Call.finish = die
+write_call.WriteCall.finish = die
 store = LmdbStore(sys.argv[1])
 table = store.catalog().table("items")
 rows = pa.table([[1, 2], ["b", "c"], [None, None], [None, None]], schema=table.arrow)

@@ -63,7 +63,7 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
     owner, name = {
         "capture": (HBaseRowReader, "rows"),
         "cells": (commit_steps, "write_cells"),
-        "publish": (claim, "publish"),
+        "publish": (claim, "publish_batch"),
     }[at]
     original = getattr(owner, name)
     killed = []
