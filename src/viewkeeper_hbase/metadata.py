@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from viewkeeper.errors import CorruptState, FormatTooNew, MaintainerBusy, NotADatabase
+from viewkeeper.errors import CorruptState, FormatTooNew, FormatTooOld, MaintainerBusy, NotADatabase
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.store import catalog_records
 from viewkeeper.store.contract.store import Batch
@@ -39,10 +39,8 @@ from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.errors import AlreadyExists, NoSuchTable, OutcomeUnknown
 from viewkeeper_hbase.thrift.scan import ScanRequest
 
-FORMAT = 4
-"""1: the whole catalog in `m:catalog`, which is read until its first change. 2: a cell for each table and view. 3: the
-count of a bag's row in the cell `c:¤count`. 4: tables keep initial values and narrower types, views the names of their
-texts."""
+FORMAT = 5
+"""Of the whole database. A database of another format is refused: its data is loaded again."""
 
 _ROW = b"database"
 _STATE, _CATALOG, _BATCH = b"m:state", b"m:catalog", b"m:batch"
@@ -71,6 +69,8 @@ class DatabaseState(LedgerState):
         data = json.loads(value)
         if data["format"] > FORMAT:
             raise FormatTooNew(f"The database has format {data['format']}; this version reads up to {FORMAT}.")
+        if data["format"] < FORMAT:
+            raise FormatTooOld(f"The database has format {data['format']}; this version reads {FORMAT}.")
         claim = Claim(**data["claim"]) if data["claim"] else None
         return DatabaseState(
             data["published"], data["catalog"], claim, data["uuid"], tuple(data["tickets"]), data["format"]

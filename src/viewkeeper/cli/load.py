@@ -85,8 +85,8 @@ def load(
                 )
             if len(found.bad_rows) > max_rejects:
                 raise BadValue(
-                    f"{file}: more than {max_rejects} rows do not fit {table.name}; the first: {found.bad_rows[0].reason}"
-                    f"{_written_note(found)}",
+                    f"{file}: more than {max_rejects} rows do not fit {table.name}; the first: "
+                    f"{found.bad_rows[0].reason}{_written_note(found)}",
                     hint="Check that the file is for this table, or raise --max-rejects.",
                 )
             if chunk is not None and found.pending_row_count >= chunk:
@@ -95,8 +95,8 @@ def load(
         _write_reject_file(rejects, found.bad_rows, _written_note(found))
         if not found.good_rows and not found.written:
             raise BadValue(
-                f"Of {count_text(len(found.bad_rows), 'row')} none fits {table.name}; the first: {found.bad_rows[0].reason}"
-                f"{_written_note(found)}",
+                f"Of {count_text(len(found.bad_rows), 'row')} none fits {table.name}; the first: "
+                f"{found.bad_rows[0].reason}{_written_note(found)}",
                 hint=f"They are in {rejects}, each with its reason. Check that the file is for this table.",
             )
     _write_pending(db, table, found)
@@ -124,7 +124,8 @@ def _write_reject_file(path: Path, bad_rows: Sequence[BadRow], written_note: str
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise BadValue(
-            f"{len(bad_rows)} rows do not fit, and the reject file {path} cannot be written: {error.strerror}.{written_note}",
+            f"{len(bad_rows)} rows do not fit, and the reject file {path} cannot be written: "
+            f"{error.strerror}.{written_note}",
             hint="Say where it can be, with --rejects.",
         ) from None
 

@@ -27,10 +27,10 @@ from viewkeeper.model.int128 import Ints
 from viewkeeper.operators.aggregation.groups import mark_first
 from viewkeeper.state.hash_index import radix_argsort
 
-_QUOTED_NAME = r'"(\w+)"'
+_NAME = r'"(\w+)"'
 _QUERY_PATTERN = re.compile(
-    rf"SELECT {_QUOTED_NAME} AS {_QUOTED_NAME}, {_QUOTED_NAME} AS {_QUOTED_NAME}, input0\.¤h FROM input0 WHERE (NOT )?EXISTS "
-    rf"\(SELECT 1 FROM input1 WHERE \(\({_QUOTED_NAME} = {_QUOTED_NAME}\) AND \(NOT \({_QUOTED_NAME} = {_QUOTED_NAME}\)\)\)\)"
+    rf"SELECT {_NAME} AS {_NAME}, {_NAME} AS {_NAME}, input0\.¤h FROM input0 WHERE (NOT )?EXISTS "
+    rf"\(SELECT 1 FROM input1 WHERE \(\({_NAME} = {_NAME}\) AND \(NOT \({_NAME} = {_NAME}\)\)\)\)"
 )
 _MAX_CODE = (1 << 63) - 1
 

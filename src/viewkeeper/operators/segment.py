@@ -115,4 +115,5 @@ def order_sql(column: Column) -> str:
     number = f"epoch({text})" if column.type in (types.DATE, *types.TIMES) else f"CAST({text} AS DOUBLE)"
     size = f"least(log2(1 + abs({number})), {_INFINITY_EXPONENT})"
     signed = f"CASE WHEN isnan({number}) THEN {_INFINITY_EXPONENT + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
-    return f"CAST({_ORDER_HASH_OFFSET} + coalesce(CAST(round({1 << _FRACTION_BITS} * ({signed})) AS BIGINT), 0) AS UBIGINT)"
+    rounded = f"CAST(round({1 << _FRACTION_BITS} * ({signed})) AS BIGINT)"
+    return f"CAST({_ORDER_HASH_OFFSET} + coalesce({rounded}, 0) AS UBIGINT)"

@@ -58,7 +58,7 @@ def order(operator: str) -> DuckDBWriter:
     """Return the writer of an order comparison; structs and arrays need a sortable form."""
 
     def write(expr: Expr, args: Texts) -> str:
-        left, right = (sortable(text, arg.type) for text, arg in zip(args, expr.args, strict=True))
+        left, right = (sortable(args[side], expr.args[side].type) for side in (0, 1))
         return f"({left} {operator} {right})"
 
     return write

@@ -69,7 +69,10 @@ _MANTISSA = f"(CASE WHEN ¤e = 0 THEN ¤f * 2 ELSE ¤f | {1 << 52} END)::HUGEINT
 
 
 def _finite_terms_sql(bits_column: str, columns: str, bucket: str, term: str, times: str) -> str:
-    fields = f"({bits_column} >> 52) & 2047 AS ¤e, {bits_column} & {(1 << 52) - 1} AS ¤f, {bits_column} >> 63 = 1 AS ¤negative"
+    fields = (
+        f"({bits_column} >> 52) & 2047 AS ¤e, {bits_column} & {(1 << 52) - 1} AS ¤f, "
+        f"{bits_column} >> 63 = 1 AS ¤negative"
+    )
     inner = f"SELECT *, {fields} FROM rows WHERE {bits_column} IS NOT NULL"
     shown = f"({bucket})::INTEGER AS ¤bucket, {term} AS ¤term, {times} AS ¤times"
     return f"SELECT {columns}{shown} FROM ({inner}) WHERE ¤e <> 2047"

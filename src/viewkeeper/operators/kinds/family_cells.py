@@ -242,8 +242,8 @@ class FamilyCells(FamilyOperator):
         rest = f" and {len(self.other_conditions)} other conditions" if self.other_conditions else ""
         names = [k.name for k in self.spec.keys]
         return (
-            f"cells of a family by ({', '.join(names[: self.group_width])}) and ({', '.join(names[self.group_width :])}),"
-            f" members where {' and '.join(conditions) or 'true'}{rest}"
+            f"cells of a family by ({', '.join(names[: self.group_width])}) "
+            f"and ({', '.join(names[self.group_width :])}), members where {' and '.join(conditions) or 'true'}{rest}"
         )
 
     def reason(self, context: ExplainContext) -> str:

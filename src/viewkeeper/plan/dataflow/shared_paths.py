@@ -439,9 +439,16 @@ def _finish_step(step: _DraftStep) -> PathStep:
         met = PathFilter((((step.match), 1),)) if step.match else None
         optional = OptionalMatch(step.optional, met, tuple(sorted(step.column_types.items())))
     return PathStep(
-        step.relation, step.arrangement.id, step.new_state, step.key, by, step.exit_mask, _build_filters(step), tuple(step.lookup_ids),
+        step.relation,
+        step.arrangement.id,
+        step.new_state,
+        step.key,
+        by,
+        step.exit_mask,
+        _build_filters(step),
+        tuple(step.lookup_ids),
         optional,
-    )  # fmt: skip
+    )
 
 
 def _build_filters(step: _DraftStep) -> tuple[PathFilter, ...]:

@@ -28,7 +28,8 @@ class Cost:
     batch: float
 
     def __str__(self) -> str:
-        return f"load {_format_seconds(self.load)}, a batch of {EXPECTED_ROWS:,} changed rows {_format_seconds(self.batch)}"
+        load, batch = _format_seconds(self.load), _format_seconds(self.batch)
+        return f"load {load}, a batch of {EXPECTED_ROWS:,} changed rows {batch}"
 
 
 def separate_cost(views: int, distinct_views: int, rows: int) -> Cost:

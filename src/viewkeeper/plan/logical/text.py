@@ -65,7 +65,8 @@ def _line(node: Node, tables: Mapping[int, str]) -> str:
             return f"expand ({_comma_list(c.name for c in output)}) = {rows}"
         case nodes.Generate(_, generator, outer, kept, output):
             kind = "generate outer" if outer else "generate"
-            return f"{kind} ({_comma_list(c.name for c in output)}) = {expr_text(generator)} keep {_comma_list(c.name for c in kept)}"
+            names, others = _comma_list(c.name for c in output), _comma_list(c.name for c in kept)
+            return f"{kind} ({names}) = {expr_text(generator)} keep {others}"
     raise Defect(f"A {type(node).__name__} has no text.")
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import lmdb
 
-from viewkeeper.errors import FormatTooNew, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
+from viewkeeper.errors import FormatTooNew, FormatTooOld, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
 from viewkeeper.resources.directory import flush_directory
 from viewkeeper.store.lmdb import after_fork, second_environment
 from viewkeeper.store.lmdb.writeback import MIN_WRITEBACK_BYTES, start_writeback
@@ -74,15 +74,8 @@ def translate_error(error: lmdb.Error, path: Path) -> ViewkeeperError:
     return StoreError(f"The database {path} failed: {error}.")
 
 
-FORMAT = 5
-"""Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
-
-    1   entries of the change log without a check of their header
-    2   entries with one; those of format 1 stay as they are and are read without it
-    3   the catalog as a record for each table and view; one whole record is read until the catalog's first change
-    4   a batch record names the runs that differ from a basis; one without a basis has them all
-    5   rows may have the initial values and narrower types that their table keeps, views the names of their texts
-"""
+FORMAT = 6
+"""Of the whole database. A database of another format is refused: its data is loaded again."""
 
 MAP_SIZE = 1 << 40
 """Address space, not disk: growing it later would need every transaction closed."""
@@ -254,8 +247,6 @@ class Environment:
                 if meta is None or log is None:
                     raise not_a_database(self.path, "it is an LMDB environment of another program")
                 self._check_format(handle, meta)
-                if self.writable:
-                    self._upgrade(handle, meta)
             except BaseException:
                 handle.close()
                 raise
@@ -270,16 +261,9 @@ class Environment:
             raise not_a_database(self.path, "it is an LMDB environment of another program")
         if int(found) > FORMAT:
             raise FormatTooNew(f"The database {self.path} has format {int(found)}, this version reads up to {FORMAT}.")
+        if int(found) < FORMAT:
+            raise FormatTooOld(f"The database {self.path} has format {int(found)}, this version reads {FORMAT}.")
         self.uuid = name.decode()
-
-    def _upgrade(self, handle: Any, meta: Any) -> None:
-        """What is written from now on, an older version cannot read: the number says so to it."""
-        with handle.begin(db=meta) as txn:
-            found = int(txn.get(b"format"))
-        if found < FORMAT:
-            self._check_not_writing()
-            with handle.begin(write=True, db=meta) as txn:
-                txn.put(b"format", b"%d" % FORMAT)
 
     def _create(self, handle: Any) -> None:
         """Make the database in an empty environment, in one transaction: whoever comes first."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
-from viewkeeper.errors import BadValue, FormatTooNew, MaintainerBusy, StoreError
+from viewkeeper.errors import BadValue, FormatTooNew, FormatTooOld, MaintainerBusy, StoreError
 from viewkeeper.resources.directory import flush_directory
 from viewkeeper.resources.fork_guard import exit_without_cleanup, module_lock, never_release
 from viewkeeper.store.contract.commits import Finding
@@ -32,13 +32,8 @@ from viewkeeper.store.rocksdb.errors import is_locked_elsewhere, translate_error
 from viewkeeper.store.rocksdb.maps import META, LiveReader, RocksMap, RocksState, SnapshotReader, table_prefix
 from viewkeeper.store.rocksdb.secondary import SecondaryPool
 
-FORMAT = 3
-"""Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
-
-    1   a batch record has all its runs
-    2   it names those that differ from a basis
-    3   rows may have the initial values and narrower types that their table keeps, views the names of their texts
-"""
+FORMAT = 4
+"""Of the whole database. A database of another format is refused: its data is loaded again."""
 
 MAX_CALL_BYTES = 1 << 30
 """Bytes of a write call: a WriteBatch is in memory whole, and once more in RocksDB's."""
@@ -226,8 +221,6 @@ class RocksDatabase(Database):
                         raise not_a_database(self.path, "it is a RocksDB of another program")
                     self._put(db, {b"mformat": b"%d" % FORMAT, b"muuid": uuid.uuid4().hex.encode()})
                     flush_directory(self.path)
-                elif found.isdigit() and int(found) < FORMAT:  # older versions cannot read what is written from now on
-                    self._put(db, {b"mformat": b"%d" % FORMAT})
             except BaseException:
                 db.close()
                 raise
@@ -251,6 +244,8 @@ class RocksDatabase(Database):
             raise not_a_database(self.path, "it is a RocksDB of another program")
         if int(found) > FORMAT:
             raise FormatTooNew(f"The database {self.path} has format {int(found)}, this version reads up to {FORMAT}.")
+        if int(found) < FORMAT:
+            raise FormatTooOld(f"The database {self.path} has format {int(found)}, this version reads {FORMAT}.")
         self.uuid = bytes(name).decode()
 
     def is_current(self) -> bool:
