@@ -125,9 +125,9 @@ def failing(expr: Expr) -> Iterator[Expr]:
 def _find_rule(expr: Expr) -> Rule:
     rule = RULES.get(expr.op)
     if rule is None:
-        known = ", ".join(sql for _, sql, _ in SUPPORTED)
+        supported = ", ".join(sql for _, sql, _ in SUPPORTED)
         raise Unsupported(
-            f"The expression {_display_name(expr)} is not supported in a view.", hint=f"Supported: {known}."
+            f"The expression {_display_name(expr)} is not supported in a view.", hint=f"Supported: {supported}."
         )
     if reason := rule.refuse(expr):
         raise Unsupported(f"{reason} is not supported in a view.")

@@ -52,8 +52,8 @@ class Int128Array:
         if not len(self.low):
             return True
         small = self.low.view(np.int64)
-        most = max(int(small.max()), -int(small.min()))
-        return most * len(small) < 1 << 63 and bool((self.high == small >> 63).all())
+        largest = max(int(small.max()), -int(small.min()))
+        return largest * len(small) < 1 << 63 and bool((self.high == small >> 63).all())
 
     @property
     def addends(self) -> tuple[Ints, Ints, Ints]:

@@ -29,8 +29,8 @@ def _value_text(column: pa.ChunkedArray) -> str:
     if pa.types.is_string(first.type) or pa.types.is_binary(first.type):
         size = pc.binary_length(first)[0].as_py()
         if size is not None and size > _MAX_VALUE_LENGTH:
-            cut = pc.utf8_slice_codeunits if pa.types.is_string(first.type) else pc.binary_slice
-            return f"{cut(first, 0, _MAX_VALUE_LENGTH)[0].as_py()!r}… ({size:,} bytes)"
+            slice_function = pc.utf8_slice_codeunits if pa.types.is_string(first.type) else pc.binary_slice
+            return f"{slice_function(first, 0, _MAX_VALUE_LENGTH)[0].as_py()!r}… ({size:,} bytes)"
     try:
         return repr(first[0].as_py()) if pa.types.is_string(first.type) else str(first[0].as_py())
     except (ValueError, OverflowError):  # a date outside Python's range

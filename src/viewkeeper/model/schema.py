@@ -327,7 +327,8 @@ class Table:
             dropped_columns=tuple((at, column_from_json(c)) for at, *c in data.get("gone", ())),
             initial_values=tuple((name, value) for name, value in data.get("initial", ())),
             narrower_types=tuple(
-                NarrowerType(a, b, types.parse_type(t), places) for a, b, t, places in data.get("narrower", ())
+                NarrowerType(a, b, types.parse_type(t), column_count)
+                for a, b, t, column_count in data.get("narrower", ())
             ),
             family=data.get("family", 0),
             key_prefix=bytes.fromhex(data.get("prefix", "")),

@@ -1,4 +1,4 @@
-"""Idle share of this machine's processors: a batch uses more of them only while writers do not need them.
+"""Idle share of this machine's processors. Continuous maintenance pauses less between batches while they are idle.
 
 The kernel counts in hundredths of a second, so the idle share is computed over windows of at least half a second.
 """
@@ -26,8 +26,8 @@ class CpuUsage:
         """Update `idle` if the current window has ended, and return it."""
         if time.monotonic() - self._sampled_at >= window:
             self._sampled_at = time.monotonic()
-            before, self._last_counts = self._last_counts, self._read_counts()
-            free, total = (now - then for now, then in zip(self._last_counts, before, strict=True))
+            previous, self._last_counts = self._last_counts, self._read_counts()
+            free, total = (now - then for now, then in zip(self._last_counts, previous, strict=True))
             self.idle = free / total if total > 0 else 0.0
         return self.idle
 

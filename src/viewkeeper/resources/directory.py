@@ -125,18 +125,19 @@ class StateDirectory(os.PathLike[str]):
             return self._local_path / name, offset
 
     def list_names(self, pattern: str, *, min_age: float = 0.0) -> list[str]:
-        """Return the names of files and of whole copies that match; `min_age` is in seconds since the last use."""
+        """Return the names of files and of whole copies that match; `min_age` is the minimum time in seconds
+        since a file was written or used."""
         latest = time.time() - min_age
-        found: dict[str, float] = {}
+        mtimes: dict[str, float] = {}
         with suppress(FileNotFoundError):
             for path in self._local_path.glob(pattern):
                 with suppress(FileNotFoundError):
-                    found[path.name] = path.stat().st_mtime
+                    mtimes[path.name] = path.stat().st_mtime
         if self._remote is not None:
             with self._report_errors("listed"):
-                listed = self._remote.list_files()
-            found |= {i.base_name: i.mtime.timestamp() for i in listed if fnmatch(i.base_name, pattern)}
-        return sorted(name for name, touched in found.items() if not min_age or touched < latest)
+                infos = self._remote.list_files()
+            mtimes |= {i.base_name: i.mtime.timestamp() for i in infos if fnmatch(i.base_name, pattern)}
+        return sorted(name for name, touched in mtimes.items() if not min_age or touched < latest)
 
     def total_bytes(self, pattern: str) -> int:
         """Return the total size of the files whose names match."""

@@ -31,8 +31,8 @@ _MAX_DEFAULT_THREADS = 8
 
 def default_pool_size() -> int:
     """Return the number of processors that this process may use, at most `_MAX_DEFAULT_THREADS`."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(found, _MAX_DEFAULT_THREADS)
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(processors, _MAX_DEFAULT_THREADS)
 
 
 _GIL_SWITCH_INTERVAL = 0.0005
@@ -84,7 +84,7 @@ class DuckDBPool:
         """Number of prepared statements when all connections last had the same ones."""
 
     def use_primary(self, cores: int | None = None) -> PreparedStatements:
-        """Return the primary connection, allowed to use `cores` cores for a statement, by default all."""
+        """Return the primary connection, allowed to use `cores` threads for a statement, by default `size`."""
         self.primary.set_threads(cores or self.size)
         self.primary.set_memory_limit(self.memory.duckdb_bytes)
         return self.primary

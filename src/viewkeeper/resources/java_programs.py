@@ -52,16 +52,16 @@ class JavaProgram:
     def java_command(self) -> str:
         """Return the java command that runs the program, after a check of its version."""
         base = os.environ.get("JAVA_HOME")
-        of_home = shutil.which("java", path=str(Path(base) / "bin")) if base else None
-        command = of_home or shutil.which("java")
+        in_java_home = shutil.which("java", path=str(Path(base) / "bin")) if base else None
+        command = in_java_home or shutil.which("java")
         if command is None:
             raise MissingDependency(
                 f"{self.program} needs Java and there is no `java` command.",
                 hint="Install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless).",
             )
         output = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
-        found = re.search(r'version "(?:1\.)?(\d+)', output)
-        if found is None or int(found[1]) < self.min_java_version:
+        match = re.search(r'version "(?:1\.)?(\d+)', output)
+        if match is None or int(match[1]) < self.min_java_version:
             first = output.splitlines()[0] if output else "nothing"
             raise MissingDependency(
                 f"{self.program} needs Java {self.min_java_version} or newer and `{command} -version` says {first}.",

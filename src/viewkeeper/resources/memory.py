@@ -136,8 +136,8 @@ def row_width(table: pa.Table) -> float:
 def table_bytes(table: pa.Table) -> int:
     """Return the size of the table's rows in bytes. If the referenced buffers are small, return their total size:
     counting the part that the rows occupy takes tens of microseconds."""
-    whole = int(table.get_total_buffer_size())
-    return whole if whole < _MIN_SPILL_BYTES else int(table.nbytes)
+    buffer_bytes = int(table.get_total_buffer_size())
+    return buffer_bytes if buffer_bytes < _MIN_SPILL_BYTES else int(table.nbytes)
 
 
 def _drain_then_chain(buffered: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
     the budget   `memory=` of an open database (the maximum, if several databases set it), else VIEWKEEPER_MEMORY, else
                  a fraction of the memory of the machine, the container or the process limit
     a share      each maintainer in this process has an equal share
+    a quarter    a one-off task such as a query or an audit has a quarter of a share (`memory.one_off_budget`)
     an eighth    a DuckDB connection without an owner, such as one that loads a file or parses a query
 
 This module does not count allocated bytes: each owner reads its share when it begins, and keeps to it (`memory`).
@@ -43,10 +44,10 @@ def parse_size(size: int | str, what: str = "memory", minimum: int = MIN_BUDGET)
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise BadValue(f"{what} is {size!r}.", hint="Give a number of bytes or a text such as '2GB'.")
     if isinstance(size, str):
-        found = _SIZE.fullmatch(size)
-        if found is None:
+        match = _SIZE.fullmatch(size)
+        if match is None:
             raise BadValue(f"{what} is {size!r}.", hint="Give a number of bytes or a text such as '2GB'.")
-        number, unit, binary = found.groups()
+        number, unit, binary = match.groups()
         size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
     if size < minimum:
         raise BadValue(f"{what} is {size} bytes.", hint=f"Give at least {f'{minimum >> 20}MiB' if minimum else 0}.")

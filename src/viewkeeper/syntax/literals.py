@@ -51,13 +51,13 @@ def read_value(cursor: TokenCursor, table: str, column: Column, *, is_stored: bo
         return parse_value(table, column.name, column.type, text) if _is_special_float(column, text) else text
     if token.kind == "bytes" and not sign:
         return bytes.fromhex("0" * (len(text) % 2) + text)
-    exact = is_stored and token.kind == "number" and _EXACT_NUMBER.fullmatch(cursor.text[token.start : token.end])
+    is_exact = is_stored and token.kind == "number" and _EXACT_NUMBER.fullmatch(cursor.text[token.start : token.end])
     if token.kind == "number" and not is_text:
         whole, _, fraction = text.partition(".")
-        if exact and types.is_integer(column.type) and not fraction.strip("0"):
+        if is_exact and types.is_integer(column.type) and not fraction.strip("0"):
             text = whole or "0"
         return parse_value(table, column.name, column.type, sign + text)
-    if exact:
+    if is_exact:
         return str(Decimal(sign + text)) if "." in text else str(int(sign + text))
     cursor.index -= 1
     raise BadStatement(
@@ -95,8 +95,8 @@ def bind_parameters(text: str, values: Mapping[str, Any]) -> str:
                 raise BadValue(
                     f":{name.value} is no parameter.", hint=f"Declared in PARAMETERS: {', '.join(sorted(declared))}."
                 )
-            known = ", ".join(sorted(values)) or "none"
-            raise BadValue(f"There is no value for :{name.value}.", hint=f"Give it by name; there is: {known}.")
+            names = ", ".join(sorted(values)) or "none"
+            raise BadValue(f"There is no value for :{name.value}.", hint=f"Give it by name; there is: {names}.")
         used.add(name.value)
         parts += [
             text[end : colon.start],

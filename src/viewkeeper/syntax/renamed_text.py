@@ -99,7 +99,7 @@ class _QueryText:
         return 0 <= index < len(self._tokens) and self._tokens[index].kind in ("word", "name")
 
     def _aliases(self) -> frozenset[str]:
-        """Return the table's names in the query; raise _AmbiguousName if another table may have one of them."""
+        """Return the table's names in the query; raise _AmbiguousName if an alias may be defined twice."""
         aliases: list[str] = []
         for at in range(len(self._tokens)):
             if (

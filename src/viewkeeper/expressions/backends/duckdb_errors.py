@@ -36,8 +36,8 @@ def translate_error(exception: BaseException) -> EvaluationError | None:
     if type(exception).__name__ not in _DUCKDB_ERRORS:
         return None
     text = str(exception).split("\n\nLINE")[0].strip()
-    if found := _OWN_MESSAGE.match(text):
-        return EvaluationError(f"{found[1]}: {found[2].strip()}")
+    if match := _OWN_MESSAGE.match(text):
+        return EvaluationError(f"{match[1]}: {match[2].strip()}")
     for words, condition, meaning in _DUCKDB_MESSAGES:
         if words in text:
             return EvaluationError(f"{condition}: {meaning} ({_detail(text)})")

@@ -83,7 +83,7 @@ def _sha2(values: Any, bits: Any) -> Any:
 
 
 def _plain_digits(text: str) -> str:
-    """Return a number with an exponent in plain digits; beyond 80 digits, a number of the same sign and size class."""
+    """Return a number with an exponent in plain digits. Beyond 10^80 or below 10^-80, ±10^80 or 0 stands for it."""
     number = decimal.Decimal(text)
     if number.adjusted() > 80:
         return f"{number.as_tuple().sign * '-'}1" + "0" * 80

@@ -55,8 +55,8 @@ def raises(expr: Expr) -> bool:
             return max(abs(b) for b in bounds(child)) >= limit
         case (Family.DECIMAL, Family.DECIMAL):
             from_digits, to_digits = digits_of(source), digits_of(target)
-            whole = to_digits[0] - to_digits[1]
-            return whole < from_digits[0] - from_digits[1] + (to_digits[1] < from_digits[1])
+            integer_digits = to_digits[0] - to_digits[1]
+            return integer_digits < from_digits[0] - from_digits[1] + (to_digits[1] < from_digits[1])
         case (Family.BOOLEAN, Family.DECIMAL):
             to_digits = digits_of(target)
             return to_digits[0] == to_digits[1]
@@ -142,8 +142,8 @@ def _float_to_integer(x: str, target: Type, cast_template: str) -> str:
 def _float_to_float(x: str, target: Type) -> str:
     if target == types.DOUBLE:
         return f"CAST({x} AS DOUBLE)"
-    edge = f"abs({x}) >= CAST('{_FLOAT_OVERFLOW}' AS DOUBLE) AND isfinite({x})"
-    return f"(CASE WHEN {edge} THEN CAST(sign({x}) * CAST('Infinity' AS DOUBLE) AS FLOAT) ELSE CAST({x} AS FLOAT) END)"
+    huge = f"abs({x}) >= CAST('{_FLOAT_OVERFLOW}' AS DOUBLE) AND isfinite({x})"
+    return f"(CASE WHEN {huge} THEN CAST(sign({x}) * CAST('Infinity' AS DOUBLE) AS FLOAT) ELSE CAST({x} AS FLOAT) END)"
 
 
 def _float_to_decimal(x: str, target: Type, null_on_error: bool) -> str:

@@ -86,8 +86,8 @@ def next_day(expr: Expr, args: Texts) -> str:
 def refuse_next_day(expr: Expr) -> str | None:
     day = str(constant(expr.args[1])).upper()
     full = ("SUNDAY", "MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY")
-    known = {d[:2] for d in full} | {d[:3] for d in full} | set(full)
-    return None if day in known else "next_day with a day that is not the constant name of one"
+    names = {d[:2] for d in full} | {d[:3] for d in full} | set(full)
+    return None if day in names else "next_day with a day that is not the constant name of one"
 
 
 def seconds_with_fraction(expr: Expr, args: Texts) -> str:

@@ -22,20 +22,20 @@ def decimal(x: str, type_: Type) -> str:
 def date(x: str) -> str:
     """Write yyyy-MM-dd; years after 9999 with a plus sign, years before 1 as in Java (0, -1, …)."""
     year = f"year({x})"
-    far = (
+    extended = (
         f"(CASE WHEN {year} < 0 THEN '-' WHEN {year} > 9999 THEN '+' ELSE '' END"
         f" || lpad(CAST(abs({year}) AS VARCHAR), greatest(4, length(CAST(abs({year}) AS VARCHAR)))::INTEGER, '0')"
         f" || strftime({x}, '-%m-%d'))"
     )
-    return f"(CASE WHEN {year} BETWEEN 1 AND 9999 THEN CAST({x} AS VARCHAR) ELSE {far} END)"
+    return f"(CASE WHEN {year} BETWEEN 1 AND 9999 THEN CAST({x} AS VARCHAR) ELSE {extended} END)"
 
 
 def timestamp(x: str) -> str:
     """Write the date, a space, HH:mm:ss, and the fraction without its trailing zeros."""
-    near = f"CAST({x} AS VARCHAR)"
+    plain = f"CAST({x} AS VARCHAR)"
     clock = f"strftime({x}, '%H:%M:%S.%f')"
-    far = f"({date(f'CAST({x} AS DATE)')} || ' ' || rtrim(rtrim({clock}, '0'), '.'))"
-    return f"(CASE WHEN year({x}) BETWEEN 1 AND 9999 THEN {near} ELSE {far} END)"
+    extended = f"({date(f'CAST({x} AS DATE)')} || ' ' || rtrim(rtrim({clock}, '0'), '.'))"
+    return f"(CASE WHEN year({x}) BETWEEN 1 AND 9999 THEN {plain} ELSE {extended} END)"
 
 
 def decode_utf8(x: str, null_on_error: bool) -> str:

@@ -150,8 +150,8 @@ class Catalog:
 
     def find_table_by_id(self, number: int) -> Table | None:
         """Return the base table or view table with this id, or None."""
-        found = self.find_by_id(number)
-        return found.table if isinstance(found, View) else found
+        entry = self.find_by_id(number)
+        return entry.table if isinstance(entry, View) else entry
 
     @cached_property
     def readers(self) -> Mapping[int, frozenset[int]]:
@@ -203,11 +203,11 @@ class Catalog:
     @cached_property
     def user_views_and_indexes(self) -> tuple[View, ...]:
         """Views and indexes as users know them: members in place of their families."""
-        own = (v for v in self._views.values() if not v.is_hidden_family)
+        views = (v for v in self._views.values() if not v.is_hidden_family)
         if not self._members:
-            return tuple(own)
+            return tuple(views)
         members = (v for v in map(self._effective_member, self._members) if v is not None)
-        return tuple(sorted((*own, *members), key=lambda v: v.table.id))
+        return tuple(sorted((*views, *members), key=lambda v: v.table.id))
 
     @cached_property
     def user_tables(self) -> tuple[Table, ...]:
@@ -236,37 +236,37 @@ class Catalog:
 
     def table(self, name: str) -> Table:
         """Return the base table or view table with this name."""
-        found = self.find(name)
-        if found is None:
+        entry = self.find(name)
+        if entry is None:
             tables = (*self.tables, *(v.table for v in self.views))
             renamed = [t.name for t in tables if t.first_name.lower() == name.lower()]
             hint = f"It is called {renamed[0]} now." if renamed else None
             hint = "Backticks belong into SQL: here a name is what they hold." if "`" in name else hint
             raise UnknownName(f"There is no table or view {name!r}.", hint=hint)
-        return found.table if isinstance(found, View) else found
+        return entry.table if isinstance(entry, View) else entry
 
     def view(self, name: str) -> View:
-        found = self.find(name)
-        if found is not None and not isinstance(found, View):
-            raise UnknownName(f"{found.name!r} is a table, not a materialized view.", hint="SHOW VIEWS lists views.")
-        if found is None:
+        entry = self.find(name)
+        if entry is not None and not isinstance(entry, View):
+            raise UnknownName(f"{entry.name!r} is a table, not a materialized view.", hint="SHOW VIEWS lists views.")
+        if entry is None:
             raise UnknownName(f"There is no materialized view {name!r}.")
-        return found
+        return entry
 
     def index(self, name: str) -> View:
-        found = self.find(name)
-        if isinstance(found, View) and found.index is not None:
-            return found
-        if found is None:
+        entry = self.find(name)
+        if isinstance(entry, View) and entry.index is not None:
+            return entry
+        if entry is None:
             raise UnknownName(f"There is no index {name!r}.", hint="SHOW INDEXES lists them.")
-        kind = "materialized view" if isinstance(found, View) else "table"
+        kind = "materialized view" if isinstance(entry, View) else "table"
         raise UnknownName(f"{name!r} is a {kind}, not an index.", hint="SHOW INDEXES lists indexes.")
 
     def refuse_index(self, name: str, alternative: str) -> None:
         """Raise BadValue if a statement that is not about indexes names an index."""
-        found = self.find(name)
-        if isinstance(found, View) and found.index is not None:
-            raise BadValue(f"{found.table.name} is an index.", hint=f"Write {alternative}.")
+        entry = self.find(name)
+        if isinstance(entry, View) and entry.index is not None:
+            raise BadValue(f"{entry.table.name} is an index.", hint=f"Write {alternative}.")
 
     def readable_version(self, table: Table) -> Table:
         """Return an earlier version of a table, able to read the rows of the current version."""
@@ -298,8 +298,8 @@ class Catalog:
 
     def with_replaced_view(self, view: View) -> Catalog:
         """Return the catalog with another definition or state of an existing view, identified by its id."""
-        known = view.table.id in self._views or view.table.id in self._members
-        return self.derive(self.version + 1, self.next_id, [view] if known else [])
+        exists = view.table.id in self._views or view.table.id in self._members
+        return self.derive(self.version + 1, self.next_id, [view] if exists else [])
 
     def with_columns(self, table: Table) -> Catalog:
         """Return the catalog with other columns of an existing base table, identified by its id."""
@@ -309,8 +309,8 @@ class Catalog:
         """Return the catalog with another name for an existing table or view; the location of its rows is unchanged."""
         if name.lower() != table.name.lower():
             self._check_name_is_free(name)
-        renamed, found = table.with_name(name), self._members.get(table.id) or self.find_by_id(table.id)
-        entries = [] if found is None else [replace(found, table=renamed) if isinstance(found, View) else renamed]
+        renamed, entry = table.with_name(name), self._members.get(table.id) or self.find_by_id(table.id)
+        entries = [] if entry is None else [replace(entry, table=renamed) if isinstance(entry, View) else renamed]
         return self.derive(self.version + 1, self.next_id, entries)
 
     def without(self, *ids: int) -> Catalog:

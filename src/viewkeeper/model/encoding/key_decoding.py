@@ -161,10 +161,10 @@ def _decode_variable(
     cuts = np.empty(2 * len(start), np.int32)
     cuts[0::2], cuts[1::2] = start, np.maximum(stop, start)
     # The strings and the gaps between them form one binary array.
-    whole = pa.Array.from_buffers(
+    ranges = pa.Array.from_buffers(
         pa.binary(), max(len(cuts) - 1, 0), [None, pa.py_buffer(cuts), pa.py_buffer(np.ascontiguousarray(data))]
     )
-    values = whole.take(pa.array(np.arange(0, len(cuts), 2)))
+    values = ranges.take(pa.array(np.arange(0, len(cuts), 2)))
     if pc.any(pc.match_substring(values, b"\x00\xff")).as_py():
         values = pc.replace_substring(values, pattern=b"\x00\xff", replacement=b"\x00")
     if type_name == types.STRING:

@@ -223,20 +223,20 @@ def _match_columns(table: Table, columns: Sequence[Column], inputs: Mapping[Any,
     names = {c.name.lower(): c.name for c in columns}
     matched: dict[str, Values] = {}
     for name, values in inputs.items():
-        own = names.get(name.lower()) if isinstance(name, str) else None
-        if own is None:
+        column_name = names.get(name.lower()) if isinstance(name, str) else None
+        if column_name is None:
             what = "key column" if len(columns) < len(table.columns) else "column"
             renamed = [
                 c.name for c in columns if table.first_internal_name(c.internal_name).lower() == str(name).lower()
             ]
             now = f"It is called {renamed[0]} now. " if renamed else ""
             raise BadValue(f"{table.name} has no {what} {name!r}.", hint=f"{now}It has {_column_list_text(columns)}.")
-        if own in matched:
+        if column_name in matched:
             raise BadValue(
-                f"{table.name}: column {own} is there twice.",
+                f"{table.name}: column {column_name} is there twice.",
                 hint="Names do not differ by case; give each column once.",
             )
-        matched[own] = values
+        matched[column_name] = values
     return matched
 
 
