@@ -34,7 +34,7 @@ class UnknownName(ViewkeeperError):
 
 
 class NameTaken(ViewkeeperError):
-    """The name is already in use."""
+    """The name is in use already."""
 
     code = "VK102"
     default_hint = "Choose another name, drop the old one, or write IF NOT EXISTS."
@@ -53,7 +53,7 @@ class ReadOnly(ViewkeeperError):
 
 
 class RowAbsent(UnknownName):
-    """No row has this key. Raised by updates, and by reads and deletes over HTTP; in Python, `get` returns None."""
+    """There is no row with this key: raised by updates, and by reads and deletes over HTTP. In Python `get` returns None."""
 
     code = "VK105"
     default_hint = ""
@@ -66,7 +66,7 @@ class BadValue(ViewkeeperError):
 
 
 class TooLarge(ViewkeeperError):
-    """A row, key or batch exceeds the limit. For a single row, `table` is the id of its table or view and `key` is its
+    """A row, key or batch over the limit. For a single row, `table` is the id of its table or view and `key` is its
     encoded key."""
 
     code = "VK202"
@@ -86,7 +86,7 @@ class BadStatement(ViewkeeperError):
 
 
 class Unsupported(ViewkeeperError):
-    """SQL that is valid but cannot be maintained. The message names the unsupported part."""
+    """SQL that is valid but that cannot be maintained. The message names the unsupported part."""
 
     code = "VK302"
 

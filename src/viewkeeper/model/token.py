@@ -12,7 +12,7 @@ from viewkeeper.errors import BadToken
 
 @dataclass(frozen=True, order=True)
 class Token:
-    """What `put` and `delete` return. `atomic` says whether all rows of the call became visible together."""
+    """The position of a write, returned by `put`, `delete`. `atomic` says whether all rows became visible at once."""
 
     database: str
     position: int

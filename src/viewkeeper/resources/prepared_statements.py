@@ -1,7 +1,7 @@
 """Prepared DuckDB statements over input slots whose tables are swapped.
 
-    run(sql, delta=t)  ─▶  slot `_s7` ◀─ t        prepared once:  WITH delta AS (FROM _s7) <sql>
-                           EXECUTE _p3  ─▶ Arrow
+    run(sql, delta=t)  ─▶  slot `¤s7` ◀─ t        prepared once:  WITH delta AS (FROM ¤s7) <sql>
+                           EXECUTE ¤p3  ─▶ Arrow
 
 DuckDB requests the Arrow stream of a registered object at every execution. So a statement is prepared once for each
 (text, input schemas), and a run only puts the tables into the slots, which takes a few tenths of a millisecond;

@@ -4,8 +4,10 @@
     DROP INDEX [IF EXISTS] name
     ALTER INDEX name RENAME TO name
     SHOW INDEXES [ON table_or_view]
+    CREATE MATERIALIZED VIEW [IF NOT EXISTS] name CLUSTER BY ( columns ) [options] OF table_or_view, …
 
-Indexes share the namespace of tables and views.
+Indexes share the namespace of tables and views. Every table of a clustered view must have the columns of CLUSTER BY,
+with these names and the same types.
 """
 
 from __future__ import annotations
@@ -119,11 +121,7 @@ def parse_show_indexes(cursor: TokenCursor) -> ShowIndexes:
     return ShowIndexes(cursor.read_name("table or view"))
 
 
-# The statement that creates a clustered view.
-#
-#     CREATE MATERIALIZED VIEW [IF NOT EXISTS] name CLUSTER BY ( columns ) [options] OF table_or_view, …
-#
-# Every table must have the columns, with these names and the same types.
+# -- clustered views ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
