@@ -53,7 +53,7 @@ class ReadOnly(ViewkeeperError):
 
 
 class RowAbsent(UnknownName):
-    """There is no row with this key: raised by updates, and by reads and deletes over HTTP. In Python `get` returns None."""
+    """There is no row with this key: raised by updates, and over HTTP by reads and deletes. `get` returns None."""
 
     code = "VK105"
     default_hint = ""
