@@ -221,9 +221,7 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
     if wrong == "the time":
         monkeypatch.setattr(pipelined_commit, "_BASE_TIMEOUT", -1_000.0)
         given_up, give_up = threading.Event(), commits._OpenTransaction.abort
-        monkeypatch.setattr(
-            commits._OpenTransaction, "abort", lambda self: (give_up(self), applied and given_up.set())
-        )
+        monkeypatch.setattr(commits._OpenTransaction, "abort", lambda self: (give_up(self), applied and given_up.set()))
 
         def late(*given: Any) -> Any:
             found = exchanged(*given)

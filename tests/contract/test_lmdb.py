@@ -642,7 +642,7 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
 ) -> None:
     """It is the same call to whoever reads it: whole, in order, and never cut."""
     put(store, items(*((n, "a") for n in range(10))))
-    for name, found in (("LEAST", 80_000), ("budget", lambda: 160_000)):
+    for name, found in (("MIN_BUDGET", 80_000), ("process_budget", lambda: 160_000)):
         monkeypatch.setattr(f"viewkeeper.store.ordered.write_call.{name}", found)
     put(store, items(*((n, f"b{n}" * 9) for n in range(3_000))))
     put(store, items((1, "c")))
