@@ -150,8 +150,8 @@ def test_an_error_in_a_merge_suspends_the_views_of_its_operator(
             db.put("items", item(n))
             db.refresh()
             merger = db._acquire_maintainer().publisher.compactor
-            if merger._work is not None:
-                merger._work.exception()  # it has ended: the next batch hears of it
+            if merger._future is not None:
+                merger._future.exception()  # it has ended: the next batch hears of it
             right(db)
         assert list(suspended(db)) == ["totals"]
         assert not db.status().afterwards
