@@ -1,4 +1,4 @@
-"""What a user asks a table or view for, checked: columns, order, limit."""
+"""Checks a user's request to a table or view: columns, order, limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_request(
     limit: int | None,
     key_bounds: KeyBounds = (None, None),
 ) -> RowRequest:
-    """`columns`: names, or None for all. `order_by`: names, each maybe with DESC behind it."""
+    """Build a checked request. `columns`: names, or None for all. `order_by`: names, each optionally with DESC."""
     if not table.has_rows:
         raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
     if limit is not None:
@@ -37,9 +37,9 @@ def build_request(
     order: dict[str, KeyPart] = {}
     for text in _column_list(order_by, "order_by"):
         found = _ORDER_PATTERN.fullmatch(text)
-        name, way = (found[1], found[2]) if found and text.lower() not in table.by_name else (text, None)
+        name, direction = (found[1], found[2]) if found and text.lower() not in table.by_name else (text, None)
         column = _find_column(table, name, "order_by")
-        descends = way is not None and way.lower() == "desc"
+        descends = direction is not None and direction.lower() == "desc"
         order.setdefault(column, KeyPart(column, descends, nulls_last=descends))
     return RowRequest(table, where, shown, tuple(order.values()), limit, key_bounds)
 
