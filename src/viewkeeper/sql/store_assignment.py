@@ -39,11 +39,11 @@ def cast_for_assignment(table: Table, rows: pa.Table) -> pa.Table:
         target, source = table.by_name[name.lower()].type, _column_type(rows.schema.field(name).type)
         if source is None or not _is_assignment_cast(source, target):
             continue
-        given = column_values(table.name, Column(name, source), rows[name])
-        rows = rows.set_column(rows.column_names.index(name), name, given)
+        input_values = column_values(table.name, Column(name, source), rows[name])
+        rows = rows.set_column(rows.column_names.index(name), name, input_values)
         if types.is_integer(target):
             with suppress(pa.ArrowInvalid):  # the intake refuses the value then
-                rows = rows.set_column(rows.column_names.index(name), name, pc.cast(given, types.arrow(target)))
+                rows = rows.set_column(rows.column_names.index(name), name, pc.cast(input_values, types.arrow(target)))
         else:
             casts.append(Named(name, Expr("Cast", target, (column(name, source),), ("ANSI",))))
     if not casts or not rows.num_rows:
