@@ -1,9 +1,9 @@
 """Viewkeeper as a Spark data source, and Spark sessions for Viewkeeper.
 
-    source.py    the data source `viewkeeper`: its options and schema
-    rows.py      spark.read: key ranges of one state, in parallel
-    changes.py   spark.readStream: committed changes, exactly once by log position
-    writing.py   df.write, writeStream: tasks stage files, the driver writes once
+    source.py          the data source `viewkeeper`: its options and schema
+    batch_reader.py    spark.read: key ranges of one state, in parallel
+    stream_reader.py   spark.readStream: committed changes, exactly once by log position
+    writer.py          df.write, writeStream: tasks stage files, the driver writes once
 
 `register` makes the format known to a session; then a table or view is read like any other source:
 

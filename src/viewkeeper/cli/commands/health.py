@@ -1,4 +1,4 @@
-"""`vk audit`, `vk doctor`, `vk backup`, `vk restore`: are the views right, is the database well, is it safe."""
+"""`vk audit`, `vk doctor`, `vk backup`, `vk restore`: correctness of the views, health and safety of the database."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def restore(db: LocalDb, directory: Annotated[Path, typer.Argument(help="What vk
 
 @contextmanager
 def _show_copy_progress(label: str) -> Iterator[Callable[[int], None]]:
-    """Bytes as they are copied, on standard error if that is a terminal."""
+    """Show the copied bytes on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

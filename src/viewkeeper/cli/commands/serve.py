@@ -1,4 +1,4 @@
-"""`vk serve`, `vk token`: a server for the database, and who may use it."""
+"""`vk serve`, `vk token`: a server for the database, and its tokens."""
 
 from __future__ import annotations
 

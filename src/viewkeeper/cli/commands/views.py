@@ -165,7 +165,7 @@ def status(
         while True:
             now = filter_views(database_status(store, store.catalog()), views)
             if watch and output == "table":
-                typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
+                typer.echo("\x1b[2J\x1b[H", nl=False)  # clear the screen, cursor to its top
             print_report(now, output, limit)
             if not watch:
                 return
@@ -211,5 +211,5 @@ def _explain_stored(store: Any, view: str, output_format: str) -> str:
     from viewkeeper.explain import render
     from viewkeeper.explain.diagram import view_diagram
 
-    picture = view_diagram(store, store.catalog(), view)
-    return {"json": render.to_json, "mermaid": render.to_mermaid, "svg": render.to_svg}[output_format](picture)
+    diagram = view_diagram(store, store.catalog(), view)
+    return {"json": render.to_json, "mermaid": render.to_mermaid, "svg": render.to_svg}[output_format](diagram)
