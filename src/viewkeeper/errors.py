@@ -111,6 +111,13 @@ class FormatTooNew(ViewkeeperError):
     default_hint = "Upgrade viewkeeper."
 
 
+class FormatTooOld(ViewkeeperError):
+    """The database was written by an older version, whose format is no longer read."""
+
+    code = "VK507"
+    default_hint = "Load the data again into a new database, and define its views there."
+
+
 class StoreError(ViewkeeperError):
     """The store failed: disk full, permission, lost connection."""
 

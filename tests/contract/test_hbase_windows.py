@@ -98,7 +98,7 @@ def appear(db: Database, row: dict[str, Any], time: int) -> None:
     """A row whose cells have this time can be seen from now on: a server was slow to show them."""
     store: Any = db._store
     table = db._catalog().table("items")
-    layout = store._layouts.of(table)
+    layout = store._layouts.layout_of(table)
     keys, cells = layout.encode(rows_table(table, [row]))
     store._client.put_rows(layout.name, keys, cells, time=time)
 
@@ -204,7 +204,7 @@ def write(db: Database, *rows: dict[str, Any]) -> None:
     """What another program writes, now."""
     store: Any = db._store
     table = db._catalog().table("items")
-    layout = store._layouts.of(table)
+    layout = store._layouts.layout_of(table)
     store._client.put_rows(layout.name, *layout.encode(rows_table(table, list(rows))))
 
 

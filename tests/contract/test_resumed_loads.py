@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.limited import StoreWithoutHistory
+from tests.contract.limited import OnlyNow
 from tests.contract.planned import DEAR, TABLES, TOTALS
 
 from viewkeeper.capture import partition_store, partitions
@@ -125,7 +125,7 @@ def test_a_load_that_is_killed_goes_on_with_the_parts_it_had(path: Path) -> None
         check(db)
 
 
-@pytest.mark.parametrize("kind", [LmdbStore, StoreWithoutHistory])
+@pytest.mark.parametrize("kind", [LmdbStore, OnlyNow])
 def test_a_creation_that_is_interrupted_is_resumed_by_giving_it_again(path: Path, kind: Any) -> None:
     with Watched(path, kind, interrupt_after=3) as db:
         with pytest.raises(KeyboardInterrupt):

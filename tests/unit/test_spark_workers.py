@@ -31,9 +31,9 @@ from viewkeeper.state import run_file
 from viewkeeper.state.run import Run
 
 VIEW = Table(1, "v", (Column("k", types.BIGINT),), (KeyPart("k"),), is_view=True)
-NOTHING: dict[str, Any] = {key: {} for key in ("levels", "arranged", "shares")}
-NOBODY: dict[str, Any] = dict.fromkeys(("staying", "spread", "netted"), frozenset())
-KNOWN: dict[str, Any] = {"plan": None, "active": frozenset(), "manifest": {}, "number": 1, "durable": False}
+NOTHING: dict[str, Any] = {key: {} for key in ("rounds", "driver_entries", "splits")}
+NOBODY: dict[str, Any] = dict.fromkeys(("co_located", "skew_balanced", "consolidated"), frozenset())
+KNOWN: dict[str, Any] = {"dataflow_handle": None, "active": frozenset(), "manifest": {}, "number": 1, "durable": False}
 
 
 def job(directory: Path, reach: ReachabilityCheck | None) -> StageTaskContext:

@@ -235,7 +235,8 @@ def _read_json_array(
     import duckdb
 
     with connect(threads=1) as duck, connect(threads=1) as judge:
-        place = f"'{_escape_quotes(str(file))}', format = 'array', compression = '{'gzip' if file_format.is_gzip else 'none'}'"
+        compression = "gzip" if file_format.is_gzip else "none"
+        place = f"'{_escape_quotes(str(file))}', format = 'array', compression = '{compression}'"
         done = 0
         try:
             found = duck.sql(f"SELECT json::VARCHAR AS line FROM read_json_objects({place})")

@@ -86,8 +86,8 @@ def load(
                 )
             if len(state.bad_rows) > max_rejects:
                 raise BadValue(
-                    f"{file}: more than {max_rejects} rows do not fit {table.name}; the first: {state.bad_rows[0].reason}"
-                    f"{_written_note(state)}",
+                    f"{file}: more than {max_rejects} rows do not fit {table.name}; the first: "
+                    f"{state.bad_rows[0].reason}{_written_note(state)}",
                     hint="Check that the file is for this table, or raise --max-rejects.",
                 )
             if chunk is not None and state.pending_row_count >= chunk:
@@ -96,8 +96,8 @@ def load(
         _write_reject_file(rejects, state.bad_rows, _written_note(state))
         if not state.good_rows and not state.written:
             raise BadValue(
-                f"Of {count_text(len(state.bad_rows), 'row')} none fits {table.name}; the first: {state.bad_rows[0].reason}"
-                f"{_written_note(state)}",
+                f"Of {count_text(len(state.bad_rows), 'row')} none fits {table.name}; the first: "
+                f"{state.bad_rows[0].reason}{_written_note(state)}",
                 hint=f"They are in {rejects}, each with its reason. Check that the file is for this table.",
             )
     _write_pending(db, table, state)
@@ -125,7 +125,8 @@ def _write_reject_file(path: Path, bad_rows: Sequence[BadRow], written_note: str
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise BadValue(
-            f"{len(bad_rows)} rows do not fit, and the reject file {path} cannot be written: {error.strerror}.{written_note}",
+            f"{len(bad_rows)} rows do not fit, and the reject file {path} cannot be written: "
+            f"{error.strerror}.{written_note}",
             hint="Say where it can be, with --rejects.",
         ) from None
 

@@ -172,7 +172,8 @@ def membership_notes(store: Store, catalog: Catalog, view: View) -> list[str]:
         f"view {view.table.name}  key ({key}), a member of a family {others} of the same query{same}",
         f"  its rows: those of the family with {given}",
         f"  chosen: a family, about {cost.family_cost(rows)}",
-        f"  instead of {count_text(len(all_), 'view')} by themselves, about {cost.separate_cost(len(all_), distinct, rows)}",
+        f"  instead of {count_text(len(all_), 'view')} by themselves, "
+        f"about {cost.separate_cost(len(all_), distinct, rows)}",
     ]
 
 

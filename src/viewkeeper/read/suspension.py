@@ -44,8 +44,8 @@ def suspension_error(name: str, suspended: Suspension, old_rows: str = _STALE_HI
     reason = suspended.reason.rstrip().removeprefix(f"{name}: ")
     stop = "" if reason.endswith((".", "!", "?")) else "."
     return Suspended(
-        f"{name} is suspended since {suspension_time(suspended)}, at batch {suspended.epoch} (position {suspended.cut}):"
-        f" {reason}{stop}",
+        f"{name} is suspended since {suspension_time(suspended)}, at batch {suspended.epoch} "
+        f"(position {suspended.cut}): {reason}{stop}",
         hint=f"Correct the rows, then ALTER MATERIALIZED VIEW {name} RESUME. {old_rows}",
     )
 

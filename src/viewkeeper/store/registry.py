@@ -1,4 +1,5 @@
-"""Stores by URL scheme: `lmdb:PATH`, `rocksdb:PATH`, `hbase://host:port/namespace`, and whatever other packages add.
+"""Registry of stores by URL scheme: `lmdb:PATH`, `rocksdb:PATH`, `hbase://host:port/namespace`, and others by entry
+points.
 
 A scheme's module is imported when it is first used, so a store whose package is missing costs nothing until then. Other
 packages add a scheme by an entry point of group `viewkeeper.stores`, whose name is the scheme and whose value is a
@@ -30,7 +31,8 @@ _EXTRAS = {"hbase": "hbase", "rocksdb": "rocksdb"}
 
 
 def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> Store:
-    """Open the database at a URL or path; `mode` is 'w' (created if absent) or 'r'. Options are the store's own."""
+    """Open the database at a URL or path; `mode` is 'w' (created if absent) or 'r'. `options` are specific to the
+    store."""
     if isinstance(url, os.PathLike):
         path = os.fsdecode(url)
         url = path if path.startswith("lmdb:") else f"lmdb:{path}"
@@ -52,7 +54,7 @@ def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
 
 
 def schemes() -> list[str]:
-    """Every scheme that can be opened."""
+    """Return every scheme that can be opened."""
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 

@@ -64,7 +64,7 @@ class Shop:
 
     def writer(self) -> Writer:
         with self.open() as db:
-            layout = db._store._layouts.of(db._catalog().table("items"))
+            layout = db._store._layouts.layout_of(db._catalog().table("items"))
         return Writer(self.server, layout)
 
     def check(self) -> None:

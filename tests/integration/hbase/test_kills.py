@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from tests.integration.hbase.shop import expected, open_shop, totals
+from tests.integration.hbase.shop import expected, opened, totals
 
 from viewkeeper.errors import StoreError, ViewkeeperError
 from viewkeeper.store.redo import claim
@@ -50,7 +50,7 @@ def mortal(hbase: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
-    with open_shop(mortal, tmp_path / "state", spark) as db:
+    with opened(mortal, tmp_path / "state", spark) as db:
         yield db
 
 

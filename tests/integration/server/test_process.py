@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer, fill_shop
+from tests.integration.server.conftest import Running, filled
 
 import viewkeeper as vk
 from viewkeeper.server import process
@@ -73,7 +73,7 @@ class Process:
 @pytest.fixture
 def place(tmp_path: Path, planned_views: None) -> Path:
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
-        fill_shop(db)
+        filled(db)
     return tmp_path / "db"
 
 
@@ -214,7 +214,7 @@ def test_sigterm_ends_what_has_not_begun(place: Path) -> None:
 
 
 def test_what_is_not_written_in_time_is_told_so(
-    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.5)
     served, begun, go_on = start(), threading.Event(), threading.Event()
@@ -247,7 +247,7 @@ def test_what_is_not_written_in_time_is_told_so(
 
 
 def test_a_read_that_waits_for_a_batch_is_told_so(
-    shop: None, start: Callable[..., RunningServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: None, start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else maintains, and makes no batch: the server does not wait for it as long as the reads would."""
     waits: Queue[Any] = Queue()

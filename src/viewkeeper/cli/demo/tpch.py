@@ -74,8 +74,9 @@ class DemoProgress:
         seconds = max(time.monotonic() - self.started, 0.001)
         worst = max(self.lags, default=0.0)
         return (
-            f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.batch_seconds, 0.001):,.0f} rows/s"
-            f" in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last_lag:.0f} ms "
+            f"batch {self.batches}   {self.changes:,} changed rows   "
+            f"{self.changes / max(self.batch_seconds, 0.001):,.0f} rows/s in batches, "
+            f"{self.changes / seconds:,.0f} overall   lag {1000 * self.last_lag:.0f} ms "
             f"(at most {1000 * worst:.0f} in the last {len(self.lags)} batches)"
         )
 

@@ -60,10 +60,8 @@ def _expr_with_precedence(expr: Expr) -> tuple[str, int]:
                 _COMPARISON_PRECEDENCE,
             )
         case "Like" if expr.value in (("\\",), None):
-            return (
-                f"{_parenthesize(args[0], _COMPARISON_PRECEDENCE + 1)} like {_parenthesize(args[1], _COMPARISON_PRECEDENCE + 1)}",
-                _COMPARISON_PRECEDENCE,
-            )
+            value, pattern = (_parenthesize(arg, _COMPARISON_PRECEDENCE + 1) for arg in args[:2])
+            return f"{value} like {pattern}", _COMPARISON_PRECEDENCE
         case "CaseWhen":
             return _case(args), _ATOM_PRECEDENCE
         case op if op in _INFIX and expr.value in (("ANSI",), None):

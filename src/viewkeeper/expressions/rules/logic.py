@@ -58,7 +58,7 @@ def order(operator: str) -> DuckDBWriter:
     """Which of two values comes first; structs and arrays have an order of their own."""
 
     def write(expr: Expr, args: Texts) -> str:
-        left, right = (sortable(text, arg.type) for text, arg in zip(args, expr.args, strict=True))
+        left, right = (sortable(args[side], expr.args[side].type) for side in (0, 1))
         return f"({left} {operator} {right})"
 
     return write

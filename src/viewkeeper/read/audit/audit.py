@@ -261,7 +261,8 @@ def _delete_near_rows_sql(exact: Sequence[str], floats: Sequence[str]) -> str:
     near = " AND ".join(_same_value_sql(n, True) for n in floats)
     on = _equality_sql([*exact, COUNT, WEIGHT_SUM])
     return f"""DELETE FROM {_WRONG_ROWS} USING (
-        SELECT {EXPECTED}.{ROW_INDEX} AS one, {ACTUAL}.{ROW_INDEX} AS other FROM {" JOIN ".join(sides)} ON {on} WHERE {near}) met
+        SELECT {EXPECTED}.{ROW_INDEX} AS one, {ACTUAL}.{ROW_INDEX} AS other
+        FROM {" JOIN ".join(sides)} ON {on} WHERE {near}) met
         WHERE {EXPECTED}.{ROW_INDEX} = met.one AND {ACTUAL}.{WEIGHT_SUM} IS NULL
            OR {ACTUAL}.{ROW_INDEX} = met.other AND {EXPECTED}.{WEIGHT_SUM} IS NULL"""
 

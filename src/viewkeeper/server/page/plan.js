@@ -3,8 +3,8 @@
 import { bytes, count, h, s, seconds, segment } from "./dom.js";
 
 const WIDTH = 224, GAP = 56, LINE = 15, PAD = 9;
-const KEPT = new Set(["image", "arrange"]);
-const STATE = new Set(["image", "arrange", "aggregate", "recompute", "topk"]);
+const KEPT = new Set(["table_image", "arrange"]);
+const STATE = new Set(["table_image", "arrange", "aggregate", "recompute", "top_k"]);
 
 export function drawn(plan) {
   const boxes = new Map(plan.boxes.map((box) => [box.number, { ...box, lines: lines(box) }]));
