@@ -70,7 +70,7 @@ def _vk(
         bool,
         typer.Option(
             "--version",
-            callback=lambda wanted: _print_version(wanted),
+            callback=lambda is_requested: _print_version(is_requested),
             is_eager=True,
             help="Print the version and exit.",
         ),

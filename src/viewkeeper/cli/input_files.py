@@ -203,8 +203,8 @@ def _read_stream(
     for batch in stream:
         rows = _number_rows(pa.Table.from_batches([batch]), done + 1, [b.row for b in bad_rows])
         done += batch.num_rows
-        for at in range(0, rows.num_rows, PIECE_ROWS):
-            yield FilePiece(str(file), rows.slice(at, PIECE_ROWS))
+        for start in range(0, rows.num_rows, PIECE_ROWS):
+            yield FilePiece(str(file), rows.slice(start, PIECE_ROWS))
         progress(bytes_read() - read)
         read = bytes_read()
     yield FilePiece(str(file), pa.table({ROW: pa.array([], pa.int64())}), tuple(bad_rows))
@@ -217,7 +217,7 @@ def _read_json_lines(
 
     if not file.stat().st_size:
         return
-    with _open_text(file, file_format) as (source, bytes_read), connect(threads=1) as duckdb:
+    with _open_text(file, file_format) as (source, bytes_read), connect(threads=1) as connection:
         stream = arrow_csv.open_csv(
             source,
             read_options=arrow_csv.ReadOptions(use_threads=False, block_size=4 << 20, column_names=["line"]),
@@ -226,7 +226,7 @@ def _read_json_lines(
         )
         for piece in _read_stream(file, bytes_read, stream, [], progress):
             if piece.rows.num_rows:
-                yield _parse_objects(table, file, duckdb, piece.rows)
+                yield _parse_objects(table, file, connection, piece.rows)
 
 
 def _read_json_array(
@@ -234,16 +234,16 @@ def _read_json_array(
 ) -> Iterator[FilePiece]:
     import duckdb
 
-    with connect(threads=1) as duck, connect(threads=1) as judge:
+    with connect(threads=1) as file_connection, connect(threads=1) as line_connection:
         compression = "gzip" if file_format.is_gzip else "none"
-        place = f"'{_escape_quotes(str(file))}', format = 'array', compression = '{compression}'"
+        source = f"'{_escape_quotes(str(file))}', format = 'array', compression = '{compression}'"
         done = 0
         try:
-            found = duck.sql(f"SELECT json::VARCHAR AS line FROM read_json_objects({place})")
+            found = file_connection.sql(f"SELECT json::VARCHAR AS line FROM read_json_objects({source})")
             for batch in found.to_arrow_reader(PIECE_ROWS):
                 lines = _number_rows(normalize_chunks(pa.Table.from_batches([batch])), done + 1)
                 done += batch.num_rows
-                yield _parse_objects(table, file, judge, lines)
+                yield _parse_objects(table, file, line_connection, lines)
         except duckdb.Error as error:
             raise BadValue(f"{file} cannot be read: {str(error).splitlines()[0]}", hint="") from None
     progress(file.stat().st_size)
@@ -256,8 +256,8 @@ def _parse_objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> File
     first = "CASE WHEN NOT json_valid(line) THEN 'This is no JSON.' END"
     valid = duck.sql(f"SELECT line, {ROW}, {first} AS why FROM lines").to_arrow_table()
     duck.register("valid", valid)
-    known = ", ".join(f"'{_escape_quotes(c.name)}'" for c in table.columns)
-    unknown = f"list_filter(json_keys(line), lambda k: k NOT IN ({known}))"
+    known_names = ", ".join(f"'{_escape_quotes(c.name)}'" for c in table.columns)
+    unknown = f"list_filter(json_keys(line), lambda k: k NOT IN ({known_names}))"
     reasons = [
         "WHEN json_type(line) <> 'OBJECT' THEN 'This is no JSON object.'",
         f"WHEN len({unknown}) > 0 THEN 'There is no column ' || {unknown}[1] || '.'",
@@ -273,12 +273,12 @@ def _parse_objects(table: Table, file: Path, duck: Any, lines: pa.Table) -> File
         f"SELECT line, {ROW}, CASE {' '.join(reasons)} END AS why FROM valid WHERE why IS NULL"
     ).to_arrow_table()
     duck.register("judged", judged)
-    refused = duck.sql(
+    bad_lines = duck.sql(
         f"SELECT {ROW}, why, line FROM (FROM valid UNION ALL FROM judged) WHERE why IS NOT NULL ORDER BY 1"
     ).fetchall()
     columns = ", ".join(f"line ->> {_member_pointer(c.name)} AS {quoted(c.name)}" for c in table.columns)
     good = normalize_chunks(duck.sql(f"SELECT {columns}, {ROW} FROM judged WHERE why IS NULL").to_arrow_table())
-    return FilePiece(str(file), good, tuple(BadRow(str(file), row, why, line) for row, why, line in refused))
+    return FilePiece(str(file), good, tuple(BadRow(str(file), row, reason, line) for row, reason, line in bad_lines))
 
 
 _NUMBER_TYPES = "'VARCHAR', 'BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT'"

@@ -57,8 +57,8 @@ def run(database: Any, output_format: str, seconds: float | None, **options: Any
         if output_format == "json":
             _print_line(json.dumps(asdict(report)))
             return
-        for why in report.suspended.values():
-            _print_line(f"suspended  {why}")
+        for reason in report.suspended.values():
+            _print_line(f"suspended  {reason}")
         if report.changes:
             views = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
             _print_line(

@@ -208,12 +208,12 @@ class AsyncClient:
 
     async def table(self, name: str) -> Table:
         """Columns and key of a table or view."""
-        known = self._table_shapes.get(name)
-        if known is None:
-            known = self._table_shapes[name] = protocol.parse_description(
+        cached = self._table_shapes.get(name)
+        if cached is None:
+            cached = self._table_shapes[name] = protocol.parse_description(
                 (await self._send_checked(protocol.shape_call(name)))[1]
             ).table
-        return known
+        return cached
 
     async def tables(self) -> list[Table]:
         """All base tables, by name."""

@@ -230,12 +230,12 @@ class Client:
 
     def shape(self, name: str) -> Table:
         """Columns and key of a table or view, cached by this client."""
-        known = self._table_shapes.get(name)
-        if known is None:
-            known = self._table_shapes[name] = protocol.parse_description(
+        cached = self._table_shapes.get(name)
+        if cached is None:
+            cached = self._table_shapes[name] = protocol.parse_description(
                 self._send_checked(protocol.shape_call(name))[1]
             ).table
-        return known
+        return cached
 
     def _list_handles(self, collection: str, kind: str) -> list[Handle]:
         body = self._send_checked(protocol.shapes_call(collection))[1]

@@ -46,13 +46,13 @@ def check_join_kinds(cluster: ClusterDefinition, how: str | Mapping[str, str]) -
         raise BadValue(
             f"how is {arguments.shorten(how)}.", hint="Write 'inner', 'left', or one for each table by name."
         )
-    known = {t.lower(): t for t in cluster.tables}
+    tables = {t.lower(): t for t in cluster.tables}
     kinds = {}
     for table, kind in how.items():
-        if str(table).lower() not in known:
+        if str(table).lower() not in tables:
             raise BadValue(f"how names {table!r}.", hint=f"The tables are {', '.join(cluster.tables)}.")
         arguments.check_choice(kind, "how", JOIN_KINDS)
-        kinds[known[str(table).lower()]] = kind
+        kinds[tables[str(table).lower()]] = kind
     return [kinds.get(t, "inner") for t in cluster.tables]
 
 
@@ -61,9 +61,9 @@ def split_by_table(cluster: ClusterDefinition, rows: pa.Table) -> dict[str, pa.T
     parts = rows[SOURCE_COLUMN]
     found = {}
     for source, table in enumerate(cluster.tables):
-        own = cluster.column_names(source)
-        part = rows.filter(pc.equal(parts, source)).select([*cluster.key_columns, *own.values()])
-        found[table] = part.rename_columns([*cluster.key_columns, *own])
+        columns = cluster.column_names(source)
+        part = rows.filter(pc.equal(parts, source)).select([*cluster.key_columns, *columns.values()])
+        found[table] = part.rename_columns([*cluster.key_columns, *columns])
     return found
 
 
@@ -71,15 +71,15 @@ def join_tables(cluster: ClusterDefinition, rows: pa.Table, how: list[str]) -> p
     """Join the rows of one key."""
     tables = split_by_table(cluster, rows)
     counts = [t.num_rows for t in tables.values()]
-    left = [h == "left" and i > 0 for i, h in enumerate(how)]
-    sizes = [max(c, 1) if outer else c for c, outer in zip(counts, left, strict=True)]
+    is_left = [h == "left" and i > 0 for i, h in enumerate(how)]
+    sizes = [max(c, 1) if outer else c for c, outer in zip(counts, is_left, strict=True)]
     total = int(np.prod(sizes, dtype=object)) if sizes else 0
     if total > MAX_JOINED_ROWS:
         raise TooLarge(
             f"The rows of this key join to {total:,}; {MAX_JOINED_ROWS:,} is the most.", hint="Use cluster()."
         )
-    listed = [c for pairs in cluster.columns for c, _ in pairs]
-    once = {c for c in listed if listed.count(c) == 1 and c not in cluster.key_columns}
+    column_names = [c for pairs in cluster.columns for c, _ in pairs]
+    once = {c for c in column_names if column_names.count(c) == 1 and c not in cluster.key_columns}
     first = next(iter(tables.values()))
     positions = np.arange(total)
     step, columns = total, dict[str, Any]()

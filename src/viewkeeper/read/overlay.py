@@ -171,9 +171,9 @@ class OverlayCache:
 
     def can_overlay(self, catalog: Catalog, name: str) -> bool:
         """Whether a view can be read with an overlay, so that a LATEST read need not wait."""
-        known = self._supported.get(name)
-        if known is not None and known[0] == catalog.version:
-            return known[1]
+        cached = self._supported.get(name)
+        if cached is not None and cached[0] == catalog.version:
+            return cached[1]
         view, can = catalog.find(name), self._store.capabilities
         found = isinstance(view, View) and can.snapshot_scan and can.before_images and view.table.is_stored
         if isinstance(view, View) and found and view.suspended is None and view.own_cut is None:
@@ -196,17 +196,17 @@ class OverlayCache:
             return None
         version = (snapshot.batch.number, snapshot.catalog.version)
         with self._lock:
-            known = self._row_overlays.get(view.table.id)
-            if known is None or known[0] != version:
-                if known is not None and known[0] > version:
+            cached = self._row_overlays.get(view.table.id)
+            if cached is None or cached[0] != version:
+                if cached is not None and cached[0] > version:
                     return None  # the snapshot is older than the state that other reads have used since
                 state = partial(self._published_arrangement, snapshot.batch)
-                known = self._row_overlays[view.table.id] = (
+                cached = self._row_overlays[view.table.id] = (
                     version,
                     RowOverlay(snapshot.catalog, view, snapshot, state),
                 )
             try:
-                return known[1].catch_up(snapshot)
+                return cached[1].catch_up(snapshot)
             except (FileNotFoundError, CorruptState):  # compaction has removed a file
                 return None
 
@@ -217,9 +217,9 @@ class OverlayCache:
     def batch_overlay(self, snapshot: StoreSnapshot, view: View) -> BatchOverlay | None:
         """The overlay of a view at the snapshot; None if too many changes are pending, or its state is gone."""
         version = (snapshot.batch.number, snapshot.head, snapshot.catalog.version)
-        known = self._overlays.get(view.table.id)
-        if known is not None and known[0] == version:
-            return known[1]
+        cached = self._overlays.get(view.table.id)
+        if cached is not None and cached[0] == version:
+            return cached[1]
         with self._lock:
             try:
                 found = self._compute_overlay(snapshot, view)

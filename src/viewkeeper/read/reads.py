@@ -245,10 +245,10 @@ class Reads:
     def require_shown(self, name: str, level: Level, after: AfterTokens) -> AfterTokens:
         """Raise `after` to the position that LATEST has shown of the view, until a batch has it: reads are
         monotonic."""
-        shown = self._shown_positions.get(name.lower()) if level is ANY and after is None else None
-        if shown is None:
+        position = self._shown_positions.get(name.lower()) if level is ANY and after is None else None
+        if position is None:
             return after
-        if freshness.has_position(self._store, self._store.catalog(), name, shown):
+        if freshness.has_position(self._store, self._store.catalog(), name, position):
             self._shown_positions.pop(name.lower(), None)
             return None
-        return Token(self._store.uuid, shown)
+        return Token(self._store.uuid, position)

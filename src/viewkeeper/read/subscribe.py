@@ -141,14 +141,14 @@ def _deltas(
                 follower.position = delta.token.position
             yield delta
             hold.move(follower.position)
-        table, at = follower.table, follower.position
+        table, position = follower.table, follower.position
         now = time.monotonic()
         if found:
             last_change = last_mark = now
             continue
         if progress is not None and now - last_mark >= progress:
             last_mark = now
-            yield _make_delta("progress", store, table, empty_changes(table), at)
+            yield _make_delta("progress", store, table, empty_changes(table), position)
         if timeout is not None and now - last_change >= timeout:
             return
         time.sleep(poll_pause(now - last_change))
@@ -219,9 +219,9 @@ def reset_delta(store: Store, table: Table, position: int) -> Delta:
 
 
 def _current_delta(store: Store, table: Table) -> Delta:
-    rows, at = _current_rows(store, table)
+    rows, position = _current_rows(store, table)
     weights = pa.array(np.ones(rows.num_rows, np.int64))
-    return _make_delta("rows", store, table, rows.append_column(table.weight_column, weights), at)
+    return _make_delta("rows", store, table, rows.append_column(table.weight_column, weights), position)
 
 
 def _current_rows(store: Store, table: Table) -> tuple[pa.Table, int]:
@@ -229,19 +229,19 @@ def _current_rows(store: Store, table: Table) -> tuple[pa.Table, int]:
     if (
         source is not table
     ):  # rows and changes must come from one table: what the view has not seen yet follows as changes
-        rows, at = _current_rows(store, source)
-        return rows.select(table.external_schema.names).cast(table.external_schema), at
+        rows, position = _current_rows(store, source)
+        return rows.select(table.external_schema.names).cast(table.external_schema), position
     if not table.is_stored:
         from viewkeeper.read.lazy.evaluate import read_virtual_view
 
         return read_virtual_view(store, table.name)
-    pinned = store.open_snapshot()
+    snapshot = store.open_snapshot()
     try:
         # A base table's rows in the snapshot are those of the batch's cut: later writes follow as changes.
-        rows = to_visible_rows(table, pa.Table.from_batches(list(pinned.scan(table)), table.arrow))
-        return rows, pinned.batch.cut if table.is_changed_by_writes else pinned.head
+        rows = to_visible_rows(table, pa.Table.from_batches(list(snapshot.scan(table)), table.arrow))
+        return rows, snapshot.batch.cut if table.is_changed_by_writes else snapshot.head
     finally:
-        pinned.close()
+        snapshot.close()
 
 
 def deltas_by_call(store: Store, table: Table, after: int, up_to: int) -> Iterator[tuple[int, Delta]]:

@@ -158,7 +158,7 @@ class ServerContext:
         """The loads in progress, and how far they are."""
         with self._lock:
             steps = [step for loading in self._load_progress for step in loading.items()]
-        return [{"what": what, "done": done, "of": of} for what, (done, of) in steps]
+        return [{"what": name, "done": done, "of": total} for name, (done, total) in steps]
 
     @contextmanager
     def limit_query(self) -> Iterator[QueryLimits]:

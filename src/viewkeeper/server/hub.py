@@ -330,7 +330,7 @@ class Hub:
 
     def _announce_suspension(self, feed: _TableFeed, delta: Delta) -> None:
         """Report a suspension to all subscribers that did not learn of it when they joined."""
-        data = {form: encode_delta(form, feed.table, delta) for form in _formats_in_use(feed)}
+        data = {event_format: encode_delta(event_format, feed.table, delta) for event_format in _formats_in_use(feed)}
         for subscriber in list(feed.subscribers):
             if not subscriber.ended and subscriber.suspended != delta.suspended:
                 subscriber.suspended = delta.suspended

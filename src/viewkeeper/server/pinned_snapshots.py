@@ -133,11 +133,11 @@ class SnapshotCache:
         idle = sorted(
             (k for k, v in self._snapshots.items() if not v.readers), key=lambda k: self._snapshots[k].used_at
         )
-        over = len(self._snapshots) - MAX_SNAPSHOTS
+        excess = len(self._snapshots) - MAX_SNAPSHOTS
         for index, position in enumerate(idle):
             cached = self._snapshots[position]
             if (
-                index < over
+                index < excess
                 or not cached.has_cursor
                 or now - cached.used_at > IDLE_SECONDS
                 or now - cached.created_at > MAX_AGE_SECONDS

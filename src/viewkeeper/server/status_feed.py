@@ -111,10 +111,10 @@ class StatusFeed:
         maintainer = self._context.db._maintainer
         if batch is None or (batch.number == self._epoch and maintainer is None):
             return []
-        listed = (
+        batches = (
             maintainer.publisher.history.listed_batches() if maintainer is not None else batch.record.get("batches", ())
         )
-        new = [dict(b) for b in listed if b["epoch"] > self._epoch and b["epoch"] <= batch.number]
+        new = [dict(b) for b in batches if b["epoch"] > self._epoch and b["epoch"] <= batch.number]
         self._epoch = max([self._epoch, *(b["epoch"] for b in new)])
         for new_batch in new:
             self._context.metrics.record_batch(new_batch)

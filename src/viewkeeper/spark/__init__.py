@@ -30,7 +30,7 @@ def register(spark: Any) -> None:
     from viewkeeper.spark.source import ViewkeeperSource
 
     class Source(ViewkeeperSource):
-        """Travels by value: Spark's processes have a working directory of their own."""
+        """Defined here so that Spark pickles the class by value: its processes have another working directory."""
 
         directory = str(Path.cwd())
 
@@ -66,7 +66,7 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
 
 
 def _check_master(master: str) -> None:
-    """Raise if nobody listens at a standalone master's address: Spark itself would go on trying for a minute."""
+    """Raise if a standalone master's address refuses connections; Spark itself would retry for a minute."""
     if not master.startswith("spark://"):
         return
     for address in master.removeprefix("spark://").split(","):

@@ -172,15 +172,15 @@ def _group_ranges(ranges: Sequence[KeyBounds], group_count: int) -> list[tuple[K
 
 def _split_range(key_range: KeyBounds, points: Sequence[bytes]) -> Iterator[KeyBounds]:
     low, high = key_range
-    inside = [p for p in points if (low is None or p > low) and (high is None or p < high)]
-    yield from pairwise([low, *inside, high])
+    inner_points = [p for p in points if (low is None or p > low) and (high is None or p < high)]
+    yield from pairwise([low, *inner_points, high])
 
 
 def to_spark_batches(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
     """The rows as batches in exactly the Arrow schema that Spark expects."""
     expected = to_arrow_schema(schema, timezone="UTC")
-    known = {name.lower(): name for name in rows.column_names}  # a user's schema may use another case
-    selected = rows.select([known[name.lower()] for name in expected.names]).rename_columns(expected.names)
+    columns = {name.lower(): name for name in rows.column_names}  # a user's schema may use another case
+    selected = rows.select([columns[name.lower()] for name in expected.names]).rename_columns(expected.names)
     yield from selected.cast(expected).to_batches(max_chunksize=BATCH_ROWS)
 
 

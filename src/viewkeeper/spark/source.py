@@ -126,8 +126,8 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         if overwrite:
             raise BadValue("Rows are upserted by key; a table is not overwritten.", hint='Use .mode("append").')
         names = [name for name in schema.fieldNames() if name != table.weight_column]
-        known = {c.name.lower() for c in table.columns}
-        if unknown := [name for name in names if name.lower() not in known]:
+        column_names = {c.name.lower() for c in table.columns}
+        if unknown := [name for name in names if name.lower() not in column_names]:
             raise UnknownName(
                 f"{table.name} has no column {unknown[0]!r}.",
                 hint=f"It has: {', '.join(c.name for c in table.columns)}.",

@@ -225,8 +225,8 @@ def _check_reader(verdict: Verdict, history: History, process_name: str, lines: 
             spans = line.get("spans", {})
             wrong = [
                 name
-                for name, seen in line["prints"].items()
-                if history.fingerprints[name][history.index_at(spans.get(name, (0, cut))[1])] != seen
+                for name, seen_print in line["prints"].items()
+                if history.fingerprints[name][history.index_at(spans.get(name, (0, cut))[1])] != seen_print
             ]
             if wrong:
                 verdict.failures.append(f"{where}: {', '.join(wrong)} differ from the tables at position {cut}")
@@ -234,8 +234,8 @@ def _check_reader(verdict: Verdict, history: History, process_name: str, lines: 
             continue
         low = max(0, history.index_at(line["asked"]))
         high = history.index_at(line["high"])
-        for name, seen in line["prints"].items():
-            if seen not in history.fingerprints[name][low : high + 1]:
+        for name, seen_print in line["prints"].items():
+            if seen_print not in history.fingerprints[name][low : high + 1]:
                 verdict.failures.append(
                     f"{where}: {name} is no state of positions {line['asked']} to {line['high']} of the tables"
                 )
@@ -249,15 +249,15 @@ def _check_scans(verdict: Verdict, history: History, process_name: str, lines: S
         if line["kind"] != "snapshot":
             continue
         low, high = line["spans"]["copy"]
-        seen = {row[0]: tuple(row) for row in line["copy"]}
+        seen_rows = {row[0]: tuple(row) for row in line["copy"]}
         for account, versions in history.accounts.items():
             valid = [
                 i
                 for i, (position, _) in enumerate(versions)
                 if position <= high and (i + 1 == len(versions) or versions[i + 1][0] > low)
             ]
-            found = [i for i in valid if versions[i][1] == seen.get(account)]
-            where = f"{process_name}, read {number}: account {account} is {seen.get(account)}"
+            found = [i for i in valid if versions[i][1] == seen_rows.get(account)]
+            where = f"{process_name}, read {number}: account {account} is {seen_rows.get(account)}"
             if not found:
                 verdict.failures.append(f"{where}, which it was not within positions {low} to {high}")
             elif found[-1] < newest.get(account, 0):
@@ -269,23 +269,23 @@ def _check_scans(verdict: Verdict, history: History, process_name: str, lines: S
 def _check_follower(
     verdict: Verdict, history: History, process_name: str, lines: Sequence[Mapping[str, Any]], is_complete: bool
 ) -> None:
-    at = 0
+    state_index = 0
     for number, line in enumerate(lines):
         verdict.check_counts["follow"] = verdict.check_counts.get("follow", 0) + 1
-        ((view, seen),) = line["prints"].items()
+        ((view, seen_print),) = line["prints"].items()
         states = history.fingerprints[view]
         end = history.index_at(line["position"]) + 1
-        match = next((i for i in range(at, end) if states[i] == seen), None)
+        match = next((i for i in range(state_index, end) if states[i] == seen_print), None)
         if match is None:
             verdict.failures.append(
                 f"{process_name}, delta {number}: {view} is no state of the tables after the one before"
             )
             continue
-        skipped = {states[i] for i in range(at, match)} - {states[at], seen}
+        skipped = {states[i] for i in range(state_index, match)} - {states[state_index], seen_print}
         if is_complete and number and skipped:
             verdict.failures.append(f"{process_name}, delta {number}: {len(skipped)} states of {view} were left out")
-        at = match
-    if lines and states[at] != states[-1]:
+        state_index = match
+    if lines and states[state_index] != states[-1]:
         verdict.failures.append(f"{process_name}: the last state seen is not the last one there was")
 
 

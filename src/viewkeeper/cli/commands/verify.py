@@ -220,9 +220,9 @@ def _query_numbers(context: typer.Context, views: str | None, suite: str = "tpch
     """The requested queries, each once. 14 of TPC-DS is 14a and 14b."""
     from viewkeeper.workloads import tpcds, tpch
 
-    known = tuple(tpcds.QUERIES) if suite == "tpcds" else tuple(str(n) for n in tpch.QUERIES)
-    names = [name.strip().removeprefix("q") for name in views.split(",")] if views else known
-    matches = [(name, [n for n in known if n == name or n in (f"{name}a", f"{name}b")]) for name in names]
+    all_numbers = tuple(tpcds.QUERIES) if suite == "tpcds" else tuple(str(n) for n in tpch.QUERIES)
+    names = [name.strip().removeprefix("q") for name in views.split(",")] if views else all_numbers
+    matches = [(name, [n for n in all_numbers if n == name or n in (f"{name}a", f"{name}b")]) for name in names]
     if any(not found for _, found in matches):
         title, last = ("TPC-DS", 99) if suite == "tpcds" else ("TPC-H", 22)
         raise usage_error(context, f"--views {views}: {title} has the queries 1 to {last}.")

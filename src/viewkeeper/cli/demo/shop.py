@@ -227,11 +227,11 @@ def _view_grid(view: str, batch: DemoBatch, last: int | None = None) -> Grid:
 def _check_views(console: Console, db: Any) -> bool:
     """Compare each view with the same query over the tables, recomputed by DuckDB."""
     equal = True
-    with connect() as duckdb:
+    with connect() as connection:
         for table in ("items", "orders", "reviews"):
-            duckdb.register(table, db.read(table))
+            connection.register(table, db.read(table))
         for name, query in VIEWS.items():
-            stored, recomputed = db.read(name), duckdb.sql(query).to_arrow_table()
+            stored, recomputed = db.read(name), connection.sql(query).to_arrow_table()
             is_equal = _sorted_rows(stored) == _sorted_rows(recomputed)
             equal = equal and is_equal
             verdict = "equal to" if is_equal else "DIFFERENT from"

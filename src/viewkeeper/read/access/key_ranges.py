@@ -59,27 +59,29 @@ class KeyRanges:
 
 def key_ranges(table: Table, terms: Sequence[SargableTerm], max_ranges: int = MAX_RANGES) -> KeyRanges:
     """The ranges of a table's key that the terms allow."""
-    starts, used, place = [table.key_prefix], list[SargableTerm](), 0
-    for place, part in enumerate(table.key):
+    starts, used, key_index = [table.key_prefix], list[SargableTerm](), 0
+    for key_index, part in enumerate(table.key):
         column_terms = [t for t in terms if t.column == part.column]
         point = next((t for t in column_terms if t.is_point), None)
         if point is None or len(starts) * len(point.values) > max_ranges:
             break
         values = (None,) if point.op == IS_NULL else point.values
-        ends = sorted({encode_plain_column(table, place, v) for v in values})
+        ends = sorted({encode_plain_column(table, key_index, v) for v in values})
         starts = [a + b for a, b in product(starts, ends)]
         used.append(point)
     else:
-        place = len(table.key)
-    if place == len(table.key) or not (column_terms := [t for t in terms if t.column == table.key[place].column]):
+        key_index = len(table.key)
+    if key_index == len(table.key) or not (
+        column_terms := [t for t in terms if t.column == table.key[key_index].column]
+    ):
         if not used:
             return KeyRanges(((None, None),), (), 0)
-        return KeyRanges(tuple((s, successor(s)) for s in starts), tuple(used), place)
-    low, high = _column_range(table, place, [t for t in column_terms if not (t.is_point and len(t.values) != 1)])
+        return KeyRanges(tuple((s, successor(s)) for s in starts), tuple(used), key_index)
+    low, high = _column_range(table, key_index, [t for t in column_terms if not (t.is_point and len(t.values) != 1)])
     if low >= high:
-        return KeyRanges((), (*used, *column_terms), place)
+        return KeyRanges((), (*used, *column_terms), key_index)
     range_terms = [t for t in column_terms if not (t.is_point and len(t.values) != 1)]
-    return KeyRanges(tuple((s + low, s + high) for s in starts), (*used, *range_terms), place)
+    return KeyRanges(tuple((s + low, s + high) for s in starts), (*used, *range_terms), key_index)
 
 
 def _column_range(table: Table, key_index: int, terms: Sequence[SargableTerm]) -> tuple[bytes, bytes]:
@@ -89,18 +91,18 @@ def _column_range(table: Table, key_index: int, terms: Sequence[SargableTerm]) -
     down = table.key[key_index].descending
     for term in terms:
         for value in term.values:
-            at = encode_plain_column(table, key_index, value)
+            encoded = encode_plain_column(table, key_index, value)
             if term.op == PREFIX:
-                at = at[:-2]  # without the terminator of a text
-                low, high = max(low, at), min(high, _end_of_prefix(at))
+                encoded = encoded[:-2]  # without the terminator of a text
+                low, high = max(low, encoded), min(high, _end_of_prefix(encoded))
                 continue
             if term.op == EQUAL:
-                low, high = max(low, at), min(high, _end_of_prefix(at))
+                low, high = max(low, encoded), min(high, _end_of_prefix(encoded))
             # Descending columns are stored inverted: a lower bound of values is an upper bound of keys.
             elif (term.op in (">", ">=")) != down:
-                low = max(low, at if term.op in (">=", "<=") else _end_of_prefix(at))
+                low = max(low, encoded if term.op in (">=", "<=") else _end_of_prefix(encoded))
             else:
-                high = min(high, _end_of_prefix(at) if term.op in (">=", "<=") else at)
+                high = min(high, _end_of_prefix(encoded) if term.op in (">=", "<=") else encoded)
     return low, high
 
 
@@ -130,9 +132,9 @@ def mask_in_ranges(keys: pa.BinaryArray, pairs: Sequence[KeyBounds]) -> pa.Array
     if len(pairs) > _MAX_LINEAR_RANGES:
         # The ranges are sorted and disjoint: a key lies in one if more ranges have begun than ended before it.
         names = _bounds_array(keys.to_pylist())
-        begun = np.searchsorted(_bounds_array([low or b"" for low, _ in pairs]), names, side="right")
+        started = np.searchsorted(_bounds_array([low or b"" for low, _ in pairs]), names, side="right")
         ended = np.searchsorted(_bounds_array([high for _, high in pairs if high is not None]), names, side="right")
-        return pa.array(begun > ended)
+        return pa.array(started > ended)
     found = np.zeros(len(keys), bool)
     for low, high in pairs:
         inside = np.ones(len(keys), bool)
@@ -167,9 +169,9 @@ class KeyHistogram:
         """The approximate number of rows in a range of encoded keys."""
         low = 0 if start is None else bisect_left(self.split_keys, start)
         high = len(self.split_keys) if stop is None else bisect_left(self.split_keys, stop)
-        outside = (start is not None) + (stop is not None)
+        bounded_ends = (start is not None) + (stop is not None)
         parts = len(self.split_keys) + 1
-        return int(self.row_count * min(1.0, max(0.5, high - low + 1 - outside / 2) / parts))
+        return int(self.row_count * min(1.0, max(0.5, high - low + 1 - bounded_ends / 2) / parts))
 
 
 _histograms: weakref.WeakKeyDictionary[Store, dict[int, KeyHistogram]] = weakref.WeakKeyDictionary()
@@ -179,12 +181,12 @@ _lock = module_lock()
 def key_histogram(store: Store, table: Table) -> KeyHistogram:
     rows = max(1, store.count(table))
     with _lock:
-        known = _histograms.setdefault(store, {}).get(table.id)
-    if known is not None and abs(known.row_count - rows) <= _MAX_DRIFT * known.row_count:
-        return known
+        cached = _histograms.setdefault(store, {}).get(table.id)
+    if cached is not None and abs(cached.row_count - rows) <= _MAX_DRIFT * cached.row_count:
+        return cached
     first = list(store.scan(table, limit=_SAMPLE_ROWS))
-    seen = sum(batch.num_rows for batch in first)
-    width = sum(batch.nbytes for batch in first) / seen if seen else 1.0
+    sampled = sum(batch.num_rows for batch in first)
+    width = sum(batch.nbytes for batch in first) / sampled if sampled else 1.0
     found = KeyHistogram(rows, store.split_points(table, _HISTOGRAM_PARTS), width)
     with _lock:
         _histograms[store][table.id] = found

@@ -198,7 +198,7 @@ def index_column_names(table: Table, index: View) -> dict[str, str]:
         return {}
     now = {c.internal_name: c.name for c in table.columns}
     pairs = zip(index.index.columns, index.table.columns, strict=True)
-    return {now[internal]: own.name for internal, own in pairs if internal in now}
+    return {now[internal]: index_column.name for internal, index_column in pairs if internal in now}
 
 
 def _build_path(

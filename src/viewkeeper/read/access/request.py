@@ -33,7 +33,7 @@ def build_request(
     named = tuple(_find_column(table, name, "columns") for name in _column_list(columns, "columns"))
     if len(set(named)) < len(named) or (columns is not None and not named):
         raise BadValue("columns names a column twice, or none.", hint="Name each once.")
-    shown = named if columns is not None else tuple(c.name for c in table.columns)
+    selected = named if columns is not None else tuple(c.name for c in table.columns)
     order: dict[str, KeyPart] = {}
     for text in _column_list(order_by, "order_by"):
         found = _ORDER_PATTERN.fullmatch(text)
@@ -41,7 +41,7 @@ def build_request(
         column = _find_column(table, name, "order_by")
         descends = direction is not None and direction.lower() == "desc"
         order.setdefault(column, KeyPart(column, descends, nulls_last=descends))
-    return RowRequest(table, where, shown, tuple(order.values()), limit, key_bounds)
+    return RowRequest(table, where, selected, tuple(order.values()), limit, key_bounds)
 
 
 def _column_list(columns: Any, argument: str) -> list[str]:

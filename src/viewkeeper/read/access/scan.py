@@ -98,8 +98,8 @@ def to_visible_rows(request: RowRequest, stored: pa.Table) -> pa.Table:
 
 def sort_rows(request: RowRequest, rows: pa.Table) -> pa.Table:
     """Sort rows in the requested order: the order of key bytes is the order of values."""
-    by = replace(request.table, key=request.sort_key)
-    order = key_order(encode_keys(by, rows)) if request.sort_key else None
+    ordered = replace(request.table, key=request.sort_key)
+    order = key_order(encode_keys(ordered, rows)) if request.sort_key else None
     return rows if order is None else rows.take(pa.array(order))
 
 
@@ -110,13 +110,13 @@ def request_schema(request: RowRequest) -> pa.Schema:
 
 def _take_until_limit(pieces: Iterator[pa.Table], request: RowRequest) -> Iterator[pa.Table]:
     """Yield pieces until there are `limit` rows and all rows that tie with the last of them in the requested order."""
-    by, remaining, last = replace(request.table, key=request.order or request.sort_key), request.limit or 0, b""
+    ordered, remaining, last = replace(request.table, key=request.order or request.sort_key), request.limit or 0, b""
     for piece in pieces:
         yield piece
         rows = piece.num_rows
         if not rows:
             continue
-        keys = encode_keys(by, piece)
+        keys = encode_keys(ordered, piece)
         if remaining > 0 and rows >= remaining:
             last = keys[remaining - 1].as_py()
         remaining -= rows

@@ -69,7 +69,7 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
     found: dict[str, ViewAudit] = {}
     if any(v.table.name in state.views for v in needed):
         found = _audit_views(session(), state, needed, requested, sample)
-    skipped = {n: ViewAudit(n, 0, 0, why) for n, why in state.skipped.items() if n.lower() in requested}
+    skipped = {n: ViewAudit(n, 0, 0, reason) for n, reason in state.skipped.items() if n.lower() in requested}
     order = [v.table.name for v in state.catalog.user_views_and_indexes if v.table.name.lower() in requested]
     views = tuple({**found, **skipped}[n] for n in order)
     return Audit(state.epoch, time.perf_counter() - started, views)
@@ -222,27 +222,27 @@ def compare(
 ) -> tuple[int, tuple[Difference, ...]]:
     """The number of keys that differ, and the first of them. A bag's key is the whole row, and its count must be
     equal."""
-    listed = ", ".join(map(quoted, names))
+    columns = ", ".join(map(quoted, names))
     grouped, count = (" GROUP BY ALL", "count(*)") if is_bag else ("", "1")
-    rows = {side: f"SELECT {listed}, {count} AS {WEIGHT_SUM} FROM {side}{grouped}" for side in (EXPECTED, ACTUAL)}
+    rows = {side: f"SELECT {columns}, {count} AS {WEIGHT_SUM} FROM {side}{grouped}" for side in (EXPECTED, ACTUAL)}
     sides = [f"(SELECT *, row_number() OVER () AS {ROW_INDEX} FROM ({query})) {side}" for side, query in rows.items()]
     floats = [f.name for f in expected.schema if pa.types.is_floating(f.type)]
     equal = [
         f"{EXPECTED}.{WEIGHT_SUM} = {ACTUAL}.{WEIGHT_SUM}",
         *(_same_value_sql(n, n in floats) for n in names if n not in keys),
     ]
-    with connect(memory) as duckdb:
-        duckdb.register(EXPECTED, expected)
-        duckdb.register(ACTUAL, stored)
-        duckdb.execute(
+    with connect(memory) as connection:
+        connection.register(EXPECTED, expected)
+        connection.register(ACTUAL, stored)
+        connection.execute(
             f"""CREATE TEMP TABLE {_WRONG_ROWS} AS
                 SELECT {EXPECTED}, {ACTUAL} FROM {" FULL JOIN ".join(sides)} ON {_equality_sql(keys) or "true"}
                 WHERE {EXPECTED}.{WEIGHT_SUM} IS NULL OR {ACTUAL}.{WEIGHT_SUM} IS NULL OR NOT ({" AND ".join(equal)})"""
         )
         if is_bag and floats:
-            duckdb.execute(_delete_near_rows_sql([n for n in names if n not in floats], floats))
-        examples = duckdb.sql(f"FROM {_WRONG_ROWS} LIMIT {_MAX_EXAMPLES}").fetchall()
-        total = duckdb.sql(f"SELECT count(*) FROM {_WRONG_ROWS}").fetchall()[0][0]
+            connection.execute(_delete_near_rows_sql([n for n in names if n not in floats], floats))
+        examples = connection.sql(f"FROM {_WRONG_ROWS} LIMIT {_MAX_EXAMPLES}").fetchall()
+        total = connection.sql(f"SELECT count(*) FROM {_WRONG_ROWS}").fetchall()[0][0]
     return int(total), tuple(
         _difference(keys, is_bag, expected_row, stored_row) for expected_row, stored_row in examples
     )

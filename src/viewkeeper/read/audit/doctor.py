@@ -59,9 +59,9 @@ def examine(store: Store) -> Examination:
 
 
 def _versions(store: Store) -> Iterator[Finding]:
-    own = _STORE_LIBRARIES.get(store.url.partition(":")[0])
-    shown = [f"{name} {_version(name)}" for name in (*_LIBRARIES, *([own] if own else []))]
-    yield Finding("versions", True, ", ".join([f"Python {platform.python_version()}", *shown]))
+    store_library = _STORE_LIBRARIES.get(store.url.partition(":")[0])
+    versions = [f"{name} {_version(name)}" for name in (*_LIBRARIES, *([store_library] if store_library else []))]
+    yield Finding("versions", True, ", ".join([f"Python {platform.python_version()}", *versions]))
 
 
 def _version(name: str) -> str:
@@ -136,8 +136,8 @@ def _views(store: Store) -> Iterator[Finding]:
             advice = f"Correct the rows, then: ALTER MATERIALIZED VIEW {view.name} RESUME."
             yield Finding(f"view {view.name}", False, f"it is suspended: {view.suspended}", advice)
     behind = status.lag_changes > 0 and status.maintainer is None
-    views, waiting = count_text(len(status.views), "view"), count_text(status.lag_changes, "change")
-    text = f"{views}, {waiting} behind ({status.lag_seconds:.0f} s)"
+    views, changes = count_text(len(status.views), "view"), count_text(status.lag_changes, "change")
+    text = f"{views}, {changes} behind ({status.lag_seconds:.0f} s)"
     yield Finding("freshness", not behind, text, "Nobody maintains: vk refresh or vk run." if behind else "")
 
 

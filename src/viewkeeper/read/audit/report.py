@@ -112,7 +112,7 @@ def describe_audit_note(note: Mapping[str, Any]) -> tuple[bool, str, str]:
         return False, f"it failed: {note['error']}", "vk audit says more; the views were not compared."
     failed, wrong = note.get("failed", ()), note["differences"]
     text = f"{wrong} keys differed" + "".join(f"; {view}: {n}" for view, n in note["views"])
-    text += "".join(f"; {view} could not be compared: {why}" for view, why in failed)
+    text += "".join(f"; {view} could not be compared: {reason}" for view, reason in failed)
     advice = "vk audit --repair makes these views anew." if wrong else "vk audit says more." if failed else ""
     if note.get("tried"):
         advice = "Making them anew did not help: vk audit says more; do not rely on these views."

@@ -168,8 +168,8 @@ class LazyViewCache:
     def _cache_answer(self, snapshot: StoreSnapshot, view: View, prefix: bytes, answer: CachedAnswer) -> None:
         number, sources = view.table.id, (view.stored_plan, self._run_lists(snapshot, view))
         with self._lock:
-            known = self._answer_sources.get(number)
-            if known is None or known[0] is not sources[0] or known[1] != sources[1]:
+            cached_sources = self._answer_sources.get(number)
+            if cached_sources is None or cached_sources[0] is not sources[0] or cached_sources[1] != sources[1]:
                 for name in [n for n in self._answers if n[0] == number]:
                     self._cached_bytes -= self._answers.pop(name).size
                 self._answer_sources[number] = sources
@@ -180,8 +180,8 @@ class LazyViewCache:
                 self._cached_bytes -= self._answers.popitem(last=False)[1].size
 
     def _run_lists(self, snapshot: StoreSnapshot, view: View) -> RunLists:
-        listed = self._manifest_of(snapshot.batch).runs
-        return tuple(listed.get(slot, ()) for slot in self._plan_of(snapshot, view).slots)
+        runs = self._manifest_of(snapshot.batch).runs
+        return tuple(runs.get(slot, ()) for slot in self._plan_of(snapshot, view).slots)
 
     def _manifest_of(self, batch: Batch) -> Manifest:
         number, manifest = self._manifest
@@ -194,10 +194,10 @@ class LazyViewCache:
 
     def _plan_of(self, snapshot: StoreSnapshot, view: View) -> LazyPlan:
         number, version = view.table.id, snapshot.catalog.version
-        known = self._plans.get(number)
-        if known is None or known[0] != version:
-            known = self._plans[number] = version, plan_lazy_view(snapshot.catalog, view)
-        return known[1]
+        cached = self._plans.get(number)
+        if cached is None or cached[0] != version:
+            cached = self._plans[number] = version, plan_lazy_view(snapshot.catalog, view)
+        return cached[1]
 
     def _compute_answer(
         self, snapshot: StoreSnapshot, view: View, plan: LazyPlan, values: Sequence[pa.Array | None]

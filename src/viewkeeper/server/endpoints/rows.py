@@ -136,20 +136,20 @@ def _read_page(
             )
         snapshot = context.snapshots.acquire_at(cursor.position)
         low, high, skip = cursor.start or None, cursor.stop, cursor.skip
-    more = None
+    next_start = None
     try:
         current = snapshot.catalog.table(table.name) if cursor_text is not None else table
         if digest:
             found = _read_selected_page(context, request, snapshot, current, (low, high), skip, limit)
-            rows, more = found.rows, found.next
+            rows, next_start = found.rows, found.next
         else:
             batches = snapshot.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
-            rows, more = _split_page(context, current, batches, limit, skip)
+            rows, next_start = _split_page(context, current, batches, limit, skip)
         epoch, position = shown_epoch_and_position(snapshot.catalog.find(table.name), snapshot.batch, snapshot.head)
         next_cursor = None
-        if more is not None:
+        if next_start is not None:
             next_cursor = PageCursor(
-                context.store.uuid, snapshot.head, table.id, more[0], more[1], high, digest
+                context.store.uuid, snapshot.head, table.id, next_start[0], next_start[1], high, digest
             ).to_text()
         token = str(Token(context.store.uuid, position))
         headers = {"viewkeeper-token": token, "viewkeeper-epoch": str(epoch)}
@@ -162,7 +162,7 @@ def _read_page(
             **_suspension_json(snapshot.catalog, table.name),
         }
     finally:
-        context.snapshots.release(snapshot, keep=more is not None)
+        context.snapshots.release(snapshot, keep=next_start is not None)
     if next_cursor is not None:
         headers["viewkeeper-cursor"] = next_cursor
     if etag is not None:
@@ -258,7 +258,7 @@ async def _open_latest(context: ServerContext, request: Request) -> OverlaidView
 
 def _requested_level(request: Request) -> Level:
     level = request.parameter("level")
-    levels = {one.value: one for one in Level}
+    levels = {item.value: item for item in Level}
     if level is not None and level not in levels:
         raise BadValue(f"There is no level {level[:40]!r}.", hint=f"Levels: {', '.join(levels)}.")
     return Level.ANY if level is None else levels[level]

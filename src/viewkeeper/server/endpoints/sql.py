@@ -78,7 +78,7 @@ async def run_statement(context: ServerContext, request: Request) -> Reply:
             {"cache-control": "no-store"},
         )
     answer = await request.cancel_if_disconnected(
-        _run_in_turn(context, text, engine, permission, lambda permission, done, of: None, stale)
+        _run_in_turn(context, text, engine, permission, lambda permission, done, total: None, stale)
     )
     if len(answer.each) > 1 or not answer.has_rows:
         return Reply(200, encode_json(_result_json(answer, request.native)), formats.JSON)

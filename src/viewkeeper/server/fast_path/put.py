@@ -98,8 +98,8 @@ class FastPuts:
 
     def try_start(self, cycle: Any, connection: ClientConnection) -> bool:
         """Start a put that arrived in one piece; return False if the application must answer it."""
-        refused = not self._idle_writers or len(cycle.body) > self._context.limits.body
-        found = None if refused else self._match_plain_put(cycle.scope)
+        is_busy_or_large = not self._idle_writers or len(cycle.body) > self._context.limits.body
+        found = None if is_busy_or_large else self._match_plain_put(cycle.scope)
         descriptor = None if found is None else connection.borrow_descriptor()
         if found is None or descriptor is None:
             return False

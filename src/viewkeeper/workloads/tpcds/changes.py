@@ -58,12 +58,12 @@ _REFERENCED_TABLES = {
 
 def references(table: str, key: tuple[str, ...]) -> Mapping[str, str]:
     """The tables that a table's columns refer to, by column."""
-    own = key[0] if len(key) == 1 else ""
+    own_key = key[0] if len(key) == 1 else ""
     return {
         column: other
         for column in columns_of(table)
         for suffix, other in _REFERENCED_TABLES.items()
-        if column != own and column.endswith(suffix)
+        if column != own_key and column.endswith(suffix)
     }
 
 

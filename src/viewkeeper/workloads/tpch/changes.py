@@ -51,8 +51,8 @@ class TpchModel(ReferenceModel):
 
     def orders_batch(self, new: int, deleted: int, updated: int) -> list[Change]:
         """RF1, RF2 and RF3 over different orders, all with their lines."""
-        picked = self._sample_keys("orders", "o_orderkey", new + deleted + updated)
-        inserted, deleted_keys, changed = np.split(picked, [new, new + deleted])
+        sampled = self._sample_keys("orders", "o_orderkey", new + deleted + updated)
+        inserted, deleted_keys, changed = np.split(sampled, [new, new + deleted])
         offset = self._next_order
         self._next_order += len(inserted)
         new_keys = {int(k): offset + i for i, k in enumerate(inserted)}
