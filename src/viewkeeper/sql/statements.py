@@ -7,9 +7,9 @@
     SELECT … | WITH … | VALUES … | FROM …                            over tables and views at one state
     EXPLAIN SELECT …                                                 the engine that would run it, and what it reads
 
-A statement is one write call: all of its rows become visible together. INSERT looks up its keys, UPDATE and DELETE
-their rows, just before they write. A write of another process to the same rows in between is not detected; the later
-write wins. (`db.update` changes columns of one row in one transaction.)
+Values are parsed by `syntax.literals`. A statement is one write call: all of its rows become visible together. INSERT
+looks up its keys, UPDATE and DELETE their rows, just before they write. A write of another process to the same rows in
+between is not detected; the later write wins. (`db.update` changes columns of one row in one transaction.)
 """
 
 from __future__ import annotations

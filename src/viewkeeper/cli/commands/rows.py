@@ -144,8 +144,8 @@ def put(
 ) -> None:
     """Insert rows or replace them, as JSON.
 
-    A row of the same key is replaced whole. All rows of a call are one write. Prints
-    the write's token, by which a reader can ask for a state that has it.
+    A row with the same key is replaced as a whole. All rows of a call are one write. Prints
+    the write's token, with which a reader can request a state that contains it.
 
     Example: vk put items '{"item_id": 1, "category": "toys", "price": "9.99"}' --db lmdb:./shop
     """

@@ -51,7 +51,7 @@ def run_script(database: Any, text: str, output: str, engine: str, stale: bool =
 
 
 def init(db: LocalDb) -> None:
-    """Make an empty database. One that is there already stays as it is.
+    """Create an empty database. An existing one stays as it is.
 
     Example: vk init --db lmdb:./shop
     """
@@ -85,8 +85,8 @@ def sql(
     """Run SQL statements, or a shell for them.
 
     CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW, DESCRIBE,
-    EXPLAIN. Filters, joins and aggregates whose meaning is known to be Spark's are answered without starting Spark;
-    EXPLAIN SELECT … says which.
+    EXPLAIN. Filters, joins and aggregates that are proven to have Spark's meaning run without starting Spark; EXPLAIN
+    SELECT … shows which engine runs a query.
     Without a statement, on a terminal, it is a shell: history, completion of names, \\d, statements over many lines.
 
     Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop

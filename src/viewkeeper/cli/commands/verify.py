@@ -48,11 +48,12 @@ def verify(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Prove that views are right.
+    """Check that views are right.
 
-    tpch, tpcds: every view against Spark's own answer after every batch of changes: TPC-H's 22 queries, or TPC-DS's 99
-    (103 views) with changes on all of its 24 tables; its generator is fetched with Maven the first time. consistency:
-    writers, readers and the maintainer as processes, and every state that anybody saw against those that were.
+    tpch, tpcds: every view is compared with Spark's own result after every batch of changes: TPC-H's 22 queries, or
+    TPC-DS's 99 (103 views) with changes on all of its 24 tables; its generator is fetched with Maven the first time.
+    consistency: writers, readers and the maintainer run as processes, and every state that a process saw is compared
+    with the states that existed.
 
     The exit code is 1 at the first batch after which views differ; their rows are printed.
 
@@ -161,9 +162,9 @@ def bench(
     data: Data = None,
     output: Output = "table",
 ) -> None:
-    """Time batches beside recomputing.
+    """Compare the time of batches with recomputation.
 
-    Recomputing is the same views' queries in DuckDB, in the same run, on this machine.
+    Recomputation is the same views' queries in DuckDB, in the same run, on this machine.
 
     Example: vk bench --scale 0.1 --views 3 --sizes 10,1000
     """
@@ -195,7 +196,7 @@ def demo(
 ) -> None:
     """Live views on a live screen.
 
-    TPC-H data and five of its queries, or a small shop that one can follow by eye.
+    TPC-H data and five of its queries, or a small shop whose changes are easy to follow.
 
     Example: vk demo shop --seconds 10
     """
