@@ -61,7 +61,7 @@ class Setting:
     server: Server
     url: str
     push_settings: PushAgreement
-    admin: admin.Admin
+    admin: admin.PushAdmin
     layout: Any
     secret: bytes
 

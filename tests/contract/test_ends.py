@@ -27,13 +27,13 @@ def test_a_program_need_not_leave_its_maintenance(settings: dict[str, Any]) -> N
 def test_a_program_may_end_within_a_statement_of_a_batch(settings: dict[str, Any]) -> None:
     """DuckDB reads nothing more for a statement, once its own hook at exit was called."""
     code = """
-        from viewkeeper.operators import duck
-        reading, at_once = threading.Event(), duck._Slot.__arrow_c_stream__
+        from viewkeeper.resources import prepared_statements
+        reading, at_once = threading.Event(), prepared_statements._InputSlot.__arrow_c_stream__
         def slowly(slot, schema=None):
             reading.set()
             time.sleep(0.05)
             return at_once(slot, schema)
-        duck._Slot.__arrow_c_stream__ = slowly
+        prepared_statements._InputSlot.__arrow_c_stream__ = slowly
         db.maintain().__enter__()
         change(7)
         assert reading.wait(60)

@@ -184,10 +184,10 @@ def test_a_child_collects_no_garbage_of_its_parent() -> None:
     """A DuckDB that is ended in a child joins threads that are none, and crashes."""
     code = """
         import gc, os, sys
-        from viewkeeper.resources.prepared_statements import Duck
+        from viewkeeper.resources.prepared_statements import PreparedStatements
 
         gc.disable()
-        duck = Duck(threads=4)
+        duck = PreparedStatements(threads=4)
         duck.run("SELECT sum(range) FROM range(30_000_000)")
         duck.itself = duck
         del duck

@@ -186,7 +186,7 @@ def test_a_delete_that_was_compacted_away_is_found(shop: Shop) -> None:
     shop.check()
     table = shop.server.small.tables[shop.name.encode()]
     layout = shop.store._layouts.layout_of(shop.db._catalog().table("items"))
-    key = layout.keys.encode_one((51,))
+    key = layout.row_key_encoding.encode_one((51,))
     del table.rows[key]
     assert table.on_add is not None
     table.on_add(key, shop.store.head())
@@ -203,7 +203,7 @@ def test_a_cell_of_a_time_yet_to_come_keeps_nothing_back(shop: Shop) -> None:
     assert shop.db.get("dear", 64) is not None
     inflow = shop.store._push_attachment.arrivals.inflow
     seen = shop.store.published_batch().capture_marks[shop.db._catalog().table("items").id]
-    assert len(inflow.touched(shop.name, seen.push.mark).keys.unique()) == 1
+    assert len(inflow.touched_rows(shop.name, seen.push.mark).keys.unique()) == 1
 
 
 @pytest.mark.parametrize("ahead", [500, 2500], ids=["soon", "far"])
@@ -280,7 +280,7 @@ def test_a_peer_that_was_removed_and_added_again_makes_tables_be_compared(shop: 
     shop.db.refresh()
     assert shop.db.get("dear", 74) is None
     shop.server.epoch = "2"
-    eventually(lambda: bool(shop.store._push_attachment.arrivals.inflow.life.endswith(".2")))
+    eventually(lambda: bool(shop.store._push_attachment.arrivals.inflow.spool_life.endswith(".2")))
     shop.check()
     assert shop.db.get("dear", 74) is not None
 
@@ -299,10 +299,10 @@ def test_a_wal_that_was_deleted_makes_tables_be_compared_once(shop: Shop) -> Non
     assert shop.db.get("dear", 74) is not None
     note = shop.store.note(settings.STATUS_NOTE)
     assert (note["by"], wal in note["reason"], "enable" in note["reason"]) == ("windows", True, True)
-    life = shop.store._push_attachment.arrivals.inflow.life
+    life = shop.store._push_attachment.arrivals.inflow.spool_life
     shop.put(75, price=15)
     shop.check()
-    assert shop.store._push_attachment.arrivals.inflow.life == life
+    assert shop.store._push_attachment.arrivals.inflow.spool_life == life
     shop.server.extra_queue_lines, shop.server.lost_wal_lines, shop.server.epoch = [], [], "2"  # the peer is made anew
     eventually(shop.is_pushed)
     shop.check()

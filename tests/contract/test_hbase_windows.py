@@ -189,7 +189,7 @@ def weak(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(loader, "_FINAL_ROWS", 5)
     store: Any = STORES[request.param](tmp_path, request)(overlap=0.05)
     name = f"{store._layouts._namespace}:theirs"
-    store._client.tables.create(name, [ColumnFamily(b"d", max_versions=1)])
+    store._client.admin.create(name, [ColumnFamily(b"d", max_versions=1)])
     with Database(store, mode="w", spark=None, progress=None) as db:
         with pytest.warns(UserWarning, match="keep"):
             db.sql(WEAK.format(name=name))

@@ -83,7 +83,7 @@ class Shop:
         """Every view is its query over the tables at its own cut."""
         batch = self.store.published_batch()
         for view in self.store.catalog().views:
-            cut = batch.cut if view.at is None else view.at.cut
+            cut = batch.cut if view.own_cut is None else view.own_cut.cut
             state = self.states[max(p for p in self.states if p <= cut)]
             found = [tuple(row.values()) for row in self.db.read(view.table.name).to_pylist()]
             assert sorted(found, key=str) == sorted(truth(view.query, *state), key=str), (view.table.name, cut)

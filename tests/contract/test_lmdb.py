@@ -615,12 +615,12 @@ def test_a_writer_killed_inside_a_call_leaves_nothing_and_blocks_nobody(store: L
 import os, sys
 import pyarrow as pa
 from viewkeeper.store.lmdb import LmdbStore
-from viewkeeper.store.ordered import calls
-finish = calls.Call.finish
+from viewkeeper.store.ordered import write_call
+finish = write_call.WriteCall.finish
 def die(call):
     finish(call)
     os.kill(os.getpid(), 9)
-calls.Call.finish = die
+write_call.WriteCall.finish = die
 store = LmdbStore(sys.argv[1])
 table = store.catalog().table("items")
 rows = pa.table([[1, 2], ["b", "c"], [None, None], [None, None]], schema=table.arrow)
@@ -642,7 +642,7 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
 ) -> None:
     """It is the same call to whoever reads it: whole, in order, and never cut."""
     put(store, items(*((n, "a") for n in range(10))))
-    for name, found in (("LEAST", 80_000), ("budget", lambda: 160_000)):
+    for name, found in (("MIN_BUDGET", 80_000), ("process_budget", lambda: 160_000)):
         monkeypatch.setattr(f"viewkeeper.store.ordered.write_call.{name}", found)
     put(store, items(*((n, f"b{n}" * 9) for n in range(3_000))))
     put(store, items((1, "c")))

@@ -95,10 +95,10 @@ def test_a_load_that_is_killed_goes_on_with_the_parts_it_had(path: Path) -> None
         import sys
         sys.path.insert(0, {str(Path(__file__).parents[2])!r})
         from tests.contract import planned
-        from viewkeeper.capture import parts
+        from viewkeeper.capture import partitions
         import viewkeeper as vk
         planned.install()
-        parts.ROWS = {PART}
+        partitions.PARTITION_ROWS = {PART}
         with vk.open("lmdb:" + sys.argv[1], retention=0) as db:
             db.sql({CREATE!r})
     """

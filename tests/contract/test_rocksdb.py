@@ -245,8 +245,8 @@ def test_a_writer_killed_inside_a_call_leaves_nothing(store: RocksStore, path: P
     put(store, items((1, "a")))
     store.close()
     code = """
-from viewkeeper.store.ordered import calls
-calls.Call.finish = lambda call: os.kill(os.getpid(), 9)
+from viewkeeper.store.ordered import write_call
+write_call.WriteCall.finish = lambda call: os.kill(os.getpid(), 9)
 store = RocksStore(sys.argv[1])
 table = store.catalog().table("items")
 store.write(table, rows(2, "b"), no_keys)

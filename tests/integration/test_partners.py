@@ -219,7 +219,7 @@ def test_a_program_that_cannot_be_started_is_done_without(shop: Any, monkeypatch
 def test_partners_that_always_fail_are_seldom_tried(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_scheduler, "_MIN_THREADED_OPERATORS", 1)
     monkeypatch.setattr(scheduler, "_MIN_OPERATOR_SECONDS", 0.0)
-    broken = "from viewkeeper.runtime import partner; partner._run = None; "
+    broken = "from viewkeeper.runtime.processes import worker; worker._run_request = None; "
     monkeypatch.setattr(pool, "_PROGRAM", broken + pool._PROGRAM)
     tried: list[int] = []
     run = pool.ProcessPool.run
@@ -324,7 +324,7 @@ for number in range(1, 100_000):
 @pytest.mark.spark
 def test_files_that_were_removed_are_let_go_of(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partner without work holds no space of files that merges have replaced."""
-    sooner = "from viewkeeper.runtime import partner; partner._LOOKS = 0.2; "
+    sooner = "from viewkeeper.runtime.processes import worker; worker._POLL_INTERVAL = 0.2; "
     monkeypatch.setattr(pool, "_PROGRAM", sooner + pool._PROGRAM)
     always(monkeypatch)
     for number in range(1, 9):

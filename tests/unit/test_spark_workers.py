@@ -248,9 +248,9 @@ def test_memory_that_is_held_is_not_faulted_in_again() -> None:
     program = """
         import resource, sys
         import numpy as np, pyarrow as pa
-        from viewkeeper.resources.memory import hold_on
+        from viewkeeper.resources.memory import retain_freed_memory
         if sys.argv[1] == "hold":
-            hold_on(256 << 20)
+            retain_freed_memory(256 << 20)
         def work():
             kept = [np.ones(1_000_000) for _ in range(10)]
             pa.chunked_array(kept)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from viewkeeper.errors import Defect, MaintainerBusy
-from viewkeeper.plan.compile.join_outcomes import describe_outcome
 from viewkeeper.read.show import LISTINGS
 from viewkeeper.sql import ddl
+from viewkeeper.sql.ddl_outcome import describe_outcome
 from viewkeeper.syntax import statements
 
 if TYPE_CHECKING:

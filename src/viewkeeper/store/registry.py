@@ -44,6 +44,8 @@ def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
     opener = _find_opener(scheme.lower())
     try:
         return opener(url, mode, **options)
+    except ImportError as error:
+        raise _missing_package(scheme.lower(), error) from error
     except TypeError as error:
         if "unexpected keyword argument" in str(error):
             unknown = str(error).rpartition("argument ")[2]
@@ -64,11 +66,7 @@ def _find_opener(scheme: str) -> Callable[..., Store]:
         try:
             opener: Callable[..., Store] | None = getattr(import_module(module), name, None)
         except ImportError as error:
-            extra = _EXTRAS.get(scheme)
-            raise MissingDependency(
-                f"The store {scheme}: needs a package that is not installed ({error}).",
-                hint=f"Run: pip install 'viewkeeper[{extra}]'." if extra else "Install viewkeeper again.",
-            ) from error
+            raise _missing_package(scheme, error) from error
         if opener is not None:
             return opener
     for point in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
@@ -81,3 +79,11 @@ def _find_opener(scheme: str) -> Callable[..., Store]:
             "command line get, scan, put, delete, load, sql, watch, status, explain.",
         )
     raise BadValue(f"There is no store for {scheme!r} URLs.", hint=f"Known schemes: {', '.join(schemes())}.")
+
+
+def _missing_package(scheme: str, error: ImportError) -> MissingDependency:
+    extra = _EXTRAS.get(scheme)
+    return MissingDependency(
+        f"The store {scheme}: needs a package that is not installed ({error}).",
+        hint=f"Run: pip install 'viewkeeper[{extra}]'." if extra else "Install viewkeeper again.",
+    )

@@ -61,9 +61,9 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
     owner: Any
     owner, name = {
-        "capture": (HBaseRowReader, "rows"),
+        "capture": (HBaseRowReader, "read_rows"),
         "cells": (commit_steps, "write_cells"),
-        "publish": (claim, "publish"),
+        "publish": (claim, "publish_batch"),
     }[at]
     original = getattr(owner, name)
     killed = []

@@ -112,8 +112,8 @@ def test_sigterm_again_and_again_ends_it_in_order(place: Path) -> None:
 def test_sigterm_before_the_server_is_ready_ends_it() -> None:
     code = """
 import signal
-from viewkeeper.cli.run_loop import saying
-with saying("shop", False) as ready:
+from viewkeeper.cli.run_loop import announce_when_ready
+with announce_when_ready("shop", False) as ready:
     signal.raise_signal(signal.SIGTERM)
     ready("http://here", lambda: print("stopped"))
 """
@@ -125,13 +125,13 @@ def test_signals_are_heard_whatever_the_main_thread_is_at() -> None:
     """Thousands of them, while it begins to wait, waits and has waited: as `vk run` does, five times a second."""
     code = """
 import signal, time
-from viewkeeper.cli.run_loop import Over
-over, heard = [Over()], []
+from viewkeeper.cli.run_loop import StopFlag
+over, heard = [StopFlag()], []
 signal.signal(signal.SIGALRM, lambda *_: (heard.append(1), over[0].set()))
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 until = time.monotonic() + 2
 while time.monotonic() < until:
-    over[0] = Over()
+    over[0] = StopFlag()
     over[0].wait(0.0004)
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(len(heard) > 100)
