@@ -1,4 +1,4 @@
-// A view's plan: boxes from left to right by rounds and steps, each with what it took in the last batches.
+// A view's plan: boxes from left to right by rounds and steps, each with its time in the last batches.
 
 import { bytes, count, h, s, seconds, segment } from "./dom.js";
 
@@ -59,7 +59,7 @@ function path(from, to, kind, text) {
   return s(`path.link${kind ? `.${kind}` : ""}`, { d, "marker-end": "url(#arrow)" }, text ? s("title", {}, text) : null);
 }
 
-/** Columns: a round's first one, and one further for each step in it. Lanes: that of the first input behind a box. */
+/** Columns: the round's first column, plus one for each step in the round. Lanes: that of the box's first input. */
 function place(plan, boxes) {
   const steps = new Map([...boxes.keys()].map((number) => [number, 0]));
   for (let turn = 0; turn < boxes.size; turn++) {
