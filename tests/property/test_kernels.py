@@ -350,7 +350,7 @@ def test_a_threshold_meets_what_changes_sides(name: str, op: str, duck: Prepared
                 probe, "s", Arrangement(tuple(runs)), ["id", "v"], reach, rng.choice([1, 5, 1000])
             )
         )
-        none = duck.run("SELECT id, v, s, r.¤w FROM r, p LIMIT 0", r=runs[0].weighted, p=probe)
+        none = duck.run("SELECT id, v, s, r.¤w FROM r, p LIMIT 0", r=runs[0].weighted_rows, p=probe)
         found = pa.concat_tables([none, *pieces], promote_options="permissive")
         net = "SELECT id, sum(¤w)::BIGINT AS n FROM {} WHERE v {} s GROUP BY id HAVING sum(¤w) <> 0 ORDER BY id"
         slow = "(SELECT id, v, s, r.¤w * p.¤w AS ¤w FROM r, p)"

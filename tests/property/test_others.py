@@ -57,32 +57,32 @@ def operator(is_semi: bool, shared: tuple[str | None, str | None], late: tuple[b
     return Recompute(ports, shared, f"{sql}(SELECT 1 FROM input1 WHERE {compared})", output, "a join")
 
 
-class Site:
+class Context:
     """Arrangements of two tables and of an operator, as batches find them."""
 
     def __init__(self, duck: PreparedStatements, piece: int = 1 << 20) -> None:
-        self.duck, self.skipped = duck, dict[str, int]()
-        self.memory: Any = SimpleNamespace(piece=piece, grown=1 << 30, aside=lambda rows: rows)
+        self.statements, self.skipped = duck, dict[str, int]()
+        self.memory: Any = SimpleNamespace(piece_bytes=piece, growth_bytes=1 << 30, spill=lambda rows: rows)
         self.published: dict[str, Arrangement] = {}
         self.added: dict[str, Run] = {}
 
     def old(self, slot: str) -> Arrangement:
         return self.published.get(slot, Arrangement())
 
-    def fresh(self, slot: str) -> Arrangement:
+    def new(self, slot: str) -> Arrangement:
         return self.old(slot).with_runs(*([self.added[slot]] if slot in self.added else []))
 
     def state(self, made: Recompute) -> list[Arrangement]:
         return [self.old(slot) for slot in slot_names(made)]
 
-    def add(self, made: Recompute, runs: Sequence[Run]) -> None:
+    def emit_runs(self, made: Recompute, runs: Sequence[Run]) -> None:
         self.added |= dict(zip(slot_names(made), runs, strict=True))
 
     def publish(self, rng: Random) -> None:
         for slot in {*self.added}:
-            whole = self.fresh(slot)
+            whole = self.new(slot)
             merged = whole.runs and rng.random() < 0.3
-            self.published[slot] = Arrangement((merge(self.duck, whole.runs),)) if merged else whole
+            self.published[slot] = Arrangement((merge(self.statements, whole.runs),)) if merged else whole
         self.added = {}
 
 
@@ -122,7 +122,7 @@ def test_rows_with_another_value(
 ) -> None:
     """Two operators over the same tables, of which the second may find rows that the first has taken."""
     rng = Random(seed)
-    made, site = operator(is_semi, shared, late), Site(duck, piece)
+    made, site = operator(is_semi, shared, late), Context(duck, piece)
     second = operator(not is_semi, shared, (True, late[1]))
     views = {made: Counter[Any](), second: Counter[Any]()}
     form = find_other_value_query(made)
@@ -221,7 +221,7 @@ def test_a_name_that_both_sides_have_is_left_to_the_statement() -> None:
 
 
 def test_a_negative_count_is_no_slice(duck: PreparedStatements) -> None:
-    made, site = operator(True, (None, None), (False, False)), Site(duck)
+    made, site = operator(True, (None, None), (False, False)), Context(duck)
     delta = pa.table({"g": pa.array([1]), "v": pa.array([1], pa.int32()), "¤w": pa.array([-1])})
     rows = [run_segment(duck, made.inputs[i][0], delta) for i in range(2)]
     with pytest.raises(Contradiction):
