@@ -29,7 +29,7 @@ class Cleanup:
         self.retention = retention
         self._last_run = 0.0
         self.files_in_use: Callable[[], frozenset[str]] = frozenset
-        """Return the files of scheduled views' state that no published batch record lists yet."""
+        """Return the files of open per-call views' state; no published batch record may list them yet."""
 
     def after_batch(self, changed: Iterable[str], force: bool = False) -> None:
         """Run the cleanup after a batch that wrote runs into the `changed` slots."""
