@@ -53,7 +53,7 @@ def describe_shared_paths(dataflow: Dataflow, view: int, hints: SharingHints, na
     separate_seconds = shared_seconds = 0.0
     for operator in select_delta_joins(variant.operators.values()):
         views = [users[edge[0]] for edge in variant.edges[operator.id]]
-        own_exits = sum(1 << exit_number for exit_number, users_of_exit in enumerate(views) if view in users_of_exit)
+        own_exits = sum(1 << i for i, readers in enumerate(views) if view in readers)
         if not own_exits:
             continue
         lookups = []
@@ -61,14 +61,7 @@ def describe_shared_paths(dataflow: Dataflow, view: int, hints: SharingHints, na
             if not step.exit_mask & own_exits:
                 continue
             other_count = len(
-                frozenset().union(
-                    *(
-                        users_of_exit
-                        for exit_number, users_of_exit in enumerate(views)
-                        if step.exit_mask >> exit_number & 1
-                    )
-                )
-                - {view}
+                frozenset().union(*(readers for i, readers in enumerate(views) if step.exit_mask >> i & 1)) - {view}
             )
             arranged = dataflow.operators[step.arrangement]
             table = names[arranged.arranged_table] if arranged.arranged_table is not None else arranged.id
@@ -263,13 +256,9 @@ def _rows_by_key(plan: LazyPlan, fan_out: FanOut, sizes: SlotSizes) -> Sequence[
     for step in plan.key_propagation.steps:
         image = TableImage(step.table, step.columns) if step.columns else plan.arrangements[step.table]
         rows = sizes.get(slot_names(image)[0], (0, 0))[0]
-        rows_per_key = fan_out.get(image.id, 0.0)
+        found = fan_out.get(image.id, 0.0)
         row_counts.append(
-            rows
-            if not step.columns
-            else rows_per_key
-            if step.source == KEY_STEP
-            else row_counts[step.source] * rows_per_key
+            rows if not step.columns else found if step.source == KEY_STEP else row_counts[step.source] * found
         )
     return row_counts
 
