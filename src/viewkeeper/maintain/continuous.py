@@ -60,7 +60,8 @@ _SHARE_WHEN_IDLE = 0.8
 """Share of the time that batches may take while processors are idle. The rest that remains makes batches larger, which
 costs the store less and delays changes hardly."""
 _LONG_BATCH_FACTOR, _MAX_REST_FACTOR = 5, 40
-"""A batch is long beyond this multiple of `max_delay`; the rest after it takes at most that multiple."""
+"""Multiples of `max_delay`: a batch that takes more than the first is long; the additional rest after it is at most the
+second."""
 _MAX_REST = 2.0
 """Maximum seconds of the additional rest after a long batch, whatever `max_delay` is."""
 _log = logging.getLogger("viewkeeper.batch")
