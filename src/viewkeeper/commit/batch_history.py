@@ -144,8 +144,7 @@ class BatchReport:
     seconds: float
     views: Mapping[str, int] = field(default_factory=dict)
     suspended: Mapping[str, str] = field(default_factory=dict)
-    """Views that failed on their own rows and were suspended since the last report, with the error, which names the
-    row."""
+    """Views suspended since the last report because they failed on their own rows; the error names the row."""
     mended: tuple[str, ...] = ()
     """Reasons why state was rebuilt since the last report: damage that was found, or state of another version."""
     afterwards: tuple[str, ...] = ()

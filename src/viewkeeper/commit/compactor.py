@@ -138,8 +138,7 @@ class Compactor:
         return result.errors
 
     def statistics(self) -> dict[str, Any]:
-        """Return the number of merged arrangements, the seconds that merges took, and (time, seconds) of the last
-        ones."""
+        """Return the number of merged arrangements, their total seconds, and (time, seconds) of the last merges."""
         return {"count": self._merged_count, "seconds": self._seconds, "last": self._recent_merges}
 
     def close(self) -> None:

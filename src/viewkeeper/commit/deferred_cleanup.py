@@ -1,4 +1,4 @@
-"""Deferred cleanup: work after publication, whose failure cannot fail the batch, since that is published already.
+"""Deferred cleanup: work after publication. Its failure cannot fail the batch, which is published.
 
     attempt(label)           cleanup that every later run of the caller repeats
     run_or_defer(label, …)   cleanup that nothing else repeats: kept on failure, and tried again after a later batch
@@ -73,7 +73,7 @@ class DeferredCleanup:
         self.run_or_defer(_drop_label(table), partial(self._drop_table_rows, table, point))
 
     def retry(self) -> None:
-        """Run all deferred cleanup again: of this maintainer, and the drops that other processes left in the store's
+        """Run deferred cleanup again: this maintainer's, and the drops that other processes left in the store's
         note."""
         has_note = False
         with self.attempt("looking for what is left to do"):
@@ -115,14 +115,14 @@ class DeferredCleanup:
 
     def _save_note(self) -> None:
         try:
-            others = {
+            other_drops = {
                 table.id: table
                 for table in _noted_drops(self._store.note(CLEANUP_NOTE))
                 if table.id not in self._dropped_ids
             }
             drops = [
                 table.to_json()
-                for table in (others | {table.id: table for table in self._pending_drops.values()}).values()
+                for table in (other_drops | {table.id: table for table in self._pending_drops.values()}).values()
             ]
             is_needed = bool(self._failures or drops)
             note = {"time": time.time(), "failed": dict(self._failures), "drop": drops} if is_needed else None

@@ -144,8 +144,10 @@ class Publisher:
 
     @contextmanager
     def retain_checkpoint(self) -> Iterator[Checkpoint]:
-        """Yield the published batch for a backfill; until the block ends, the log after its cut and all files are
-        kept."""
+        """Yield the published batch for a backfill.
+
+        Until the block ends, the log after the batch's cut is kept, and no file is deleted.
+        """
         ticket = object()  # a unique key in the dict
         with self.lock:
             checkpoint = self.checkpoint()

@@ -62,8 +62,7 @@ _MAX_PLANS = 256
 
 @dataclass(frozen=True)
 class SynchronousPlan:
-    """A view's dataflow by itself; `state_tables` are the tables of its keyed state, by operator (sources first) and
-    slot."""
+    """A view's own dataflow; `state_tables` are the tables of its keyed state, by operator (sources first) and slot."""
 
     view: Table
     dataflow: Dataflow
@@ -76,8 +75,10 @@ class SynchronousPlan:
 
     @cached_property
     def row_path(self) -> RowPath | None:
-        """The row-at-a-time path for small writes: at most one aggregate, then the view's output. None if the view
-        needs more."""
+        """The row-at-a-time path for small writes: at most one aggregate, then the view's output.
+
+        None if the view needs more.
+        """
         segments = self.dataflow.sink(self.view.id).source
         source = self.dataflow.operators[segments[0].source]
         output = compile_view_output(self.view, [source.without_overflow_checks(segment) for segment in segments])

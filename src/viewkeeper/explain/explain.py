@@ -38,8 +38,7 @@ def describe_reason(dataflow: Dataflow, operator: Operator, context: ExplainCont
 
 
 def _describe_broadcast(flow: Dataflow, arrangement: str, sizes: SlotSizes) -> str:
-    """Describe whether the arrangement is broadcast, and why; empty if its size is unknown or not the
-    reason."""
+    """Describe whether the arrangement is broadcast, and why; empty if its size does not decide that."""
     rows, size = sizes.get(slot_names(flow.operators[arrangement])[0], (0, 0))
     if is_broadcast(flow, arrangement, sizes):
         return f"; broadcast: with {rows:,} rows every task reads it whole, so that the probes need not travel"

@@ -115,8 +115,7 @@ def describe_semijoins(
     skipped_rows: Mapping[str, int],
     batches: int,
 ) -> list[str]:
-    """Return the lines of EXPLAIN about a view's semijoin reduction; none if mode `auto` has not skipped any rows
-    yet."""
+    """Return the lines of EXPLAIN about semijoin reduction; none in mode `auto` before it has skipped any rows."""
     if view.table.id in hints.unshared:
         return []
     variant = shared_variant(dataflow, frozenset(dataflow.used_columns), hints)
@@ -186,8 +185,7 @@ def membership_notes(store: Store, catalog: Catalog, view: View) -> list[str]:
 
 
 def similar_view_notes(store: Store, catalog: Catalog, view: View) -> list[str]:
-    """Return the lines about separate views that differ only in constants: from which number on they become a
-    family."""
+    """Return the lines about separate views that differ only in constants, with the number that makes a family."""
     similar = catalog.templates.get(view.template, ()) if view.template and not view.is_member else ()
     if len(similar) < 2:
         return []

@@ -42,8 +42,10 @@ class Batches:
         self._min_cut = 0
 
     def run(self, lane: str, max_changes: int | None) -> BatchReport:
-        """Run one batch of about `max_changes` rows at most, or none without pending changes. The caller holds the
-        lock."""
+        """Run one batch of at most about `max_changes` rows, or none without pending changes.
+
+        The caller holds the publisher's lock.
+        """
         started = time.perf_counter()
         publisher, deferred_cleanup = self._publisher, self._publisher.deferred_cleanup
         if deferred_cleanup.damage is not None:

@@ -57,11 +57,12 @@ _SCHEDULE_CHECK_INTERVAL = 1.0
 _IDLE_THRESHOLD = 0.1
 """Idle share of the processors' time above which processors count as idle."""
 _SHARE_WHEN_IDLE = 0.8
-"""Share of the time that batches may take while processors are idle. The rest that remains makes batches larger, which
-costs the store less and delays changes hardly."""
+"""Share of the time that batches may take while processors are idle.
+
+The short rest makes batches larger, which costs the store less and hardly delays changes.
+"""
 _LONG_BATCH_FACTOR, _MAX_REST_FACTOR = 5, 40
-"""Multiples of `max_delay`: a batch that takes more than the first is long; the additional rest after it is at most the
-second."""
+"""Multiples of `max_delay`: a batch is long beyond the first; the additional rest after it is at most the second."""
 _MAX_REST = 2.0
 """Maximum seconds of the additional rest after a long batch, whatever `max_delay` is."""
 _log = logging.getLogger("viewkeeper.batch")
@@ -136,8 +137,7 @@ class Maintenance:
         return self
 
     def beside(self, every: float, work: Callable[[], None]) -> None:
-        """Run `work` every `every` seconds in a separate thread between `start` and `stop`; a failure is only
-        recorded."""
+        """Run `work` every `every` seconds in its own thread between `start` and `stop`; a failure is only recorded."""
         every = arguments.check_seconds(every, "The interval between two", positive=True)
         self._side_thread = threading.Thread(
             target=self._repeat_beside, args=(every, work), name="viewkeeper-audit", daemon=True
@@ -358,8 +358,7 @@ class Maintenance:
 
 
 def stop_all_maintenance() -> None:
-    """Stop all maintenance when a program ends without stopping it; its threads must not outlive it
-    (`model.threads`)."""
+    """Stop all maintenance at the end of the program; no thread may run longer (`model.threads`)."""
     for maintenance in list(_instances):
         with suppress(Exception):  # the store's note has the error, and the program has no other receiver
             maintenance.stop(END_TIMEOUT)

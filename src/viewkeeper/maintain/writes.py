@@ -33,8 +33,7 @@ class Writes:
         self.maintenance: Maintenance | None = None
         """The background maintenance that this handle has begun, if any."""
         self.on_write: Callable[[], None] = self.wake
-        """Called after every write call. A server replaces it, to wake the maintenance after it has answered the
-        writer."""
+        """Called after every write call. A server replaces it, to answer the writer before it wakes the maintenance."""
 
     def close(self, store: Store) -> None:
         """Use `store`, which refuses every access, from now on."""

@@ -149,9 +149,9 @@ class LocalExecutor:
         is_parallel = work.has_parallel_work
         statements = self._pool.use_all()[0] if is_parallel else self._pool.use_primary(1 if work.is_small else None)
         self.scheduler_name = ""
-        whole = _LocalWork(dataflow, active, work.inputs, work.keep_slots, self._memory)
+        local_work = _LocalWork(dataflow, active, work.inputs, work.keep_slots, self._memory)
         if work.new_operators or work.row_count >= _MIN_THREADED_ROWS or not is_parallel or self._pool.size == 1:
-            return self._run_locally(work, whole, statements, is_parallel)
+            return self._run_locally(work, local_work, statements, is_parallel)
         workload = (work.changed_tables, dataflow.is_variant, work.row_count.bit_length())
         is_shared = work.variant is not None and work.keep_slots is None
         partition_key = (work.dataflow, work.changed_tables, work.hints)
@@ -169,7 +169,7 @@ class LocalExecutor:
             except SchedulerUnavailable as failure:
                 self.scheduler_name = ONE_THREAD
                 self._warn(f"A batch was run without its partners: {failure}")
-        result = self._run_locally(work, whole, statements, self.scheduler_name == SEVERAL_THREADS)
+        result = self._run_locally(work, local_work, statements, self.scheduler_name == SEVERAL_THREADS)
         seconds = time.perf_counter() - started
         self._scheduler_costs.observe(
             workload,

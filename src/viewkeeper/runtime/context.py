@@ -47,12 +47,10 @@ class LocalContext:
     active: frozenset[str]
     memory: MemoryBudget
     persist_run: Callable[[str, Run], Run] | None = None
-    """Called with a slot and its new run as soon as the run exists; returns that run, or the same run opened from a
-    file."""
+    """Called with a slot and its new run; returns that run, or the same run opened from a file."""
     new_runs: dict[str, Run] = field(default_factory=dict)
     carried_runs: dict[str, Run] = field(default_factory=dict)
-    """Runs that an earlier round added in this context's range of hashes. That round writes them; here they are only
-    looked up."""
+    """Runs that an earlier round added in this range of hashes; that round writes them, this one only reads them."""
     operator_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by operator, including the segments on its output."""
     output_rows: dict[str, int] = field(default_factory=dict)
@@ -60,8 +58,7 @@ class LocalContext:
     skipped: dict[str, int] = field(default_factory=dict)
     """Rows by operator that lookups skipped by semijoin reduction."""
     source_changes: Callable[[str], pa.Table | None] = lambda source: None
-    """Return the changes of a source in this batch if they are in memory, else None: error messages name one of the
-    rows."""
+    """Return a source's changes in this batch, or None if they are not in memory; used to name a row in errors."""
     progress: Callable[[int, int], None] = lambda done, of: None
     """Called after each operator with the number of operators that have run, and the number of all."""
 

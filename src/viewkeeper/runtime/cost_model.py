@@ -88,8 +88,7 @@ class LaneCostModel:
         self._is_spark_warm = False
 
     def choose(self, requested: str, rows: int, work_kind: str = "batch") -> LaneChoice:
-        """Choose the lane for this number of changed or loaded rows. The choice holds for the whole batch or
-        backfill."""
+        """Choose the lane for a batch or backfill of this many rows; the choice holds for all of its work."""
         if check_lane(requested) != "auto":
             return LaneChoice(requested, "it was asked for")
         cluster = self._cluster()

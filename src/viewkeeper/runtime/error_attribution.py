@@ -145,8 +145,7 @@ def _narrow_ports(ports: PortRows, attempt: Attempt, error_type: type[Exception]
 
 
 def _split_ports(ports: PortRows, port_index: int | None) -> Iterator[PortRows]:
-    """Yield the ports with each half of one port's rows, or of the keys at all ports; nothing if they cannot be
-    divided."""
+    """Yield the ports with either half of one port's rows or of all ports' keys; nothing if they are indivisible."""
     if port_index is None:
         hashes = np.unique(np.concatenate([rows[HASH].to_numpy() for rows in ports if rows is not None]))
         if len(hashes) > 1:

@@ -183,14 +183,15 @@ class BatchExecutor:
         target_tables: Mapping[int, Table] | None = None,
         pipelined_commit: PipelinedCommit | None = None,
     ) -> BatchResult:
-        """Run step 2 of a batch. `new_operators` have no state yet; if `keep_slots` is set, runs of other slots are
-        dropped.
+        """Run step 2 of a batch.
 
-        `progress` is called with the number of operators (tasks on Spark) that have run, and the number of all. A batch
-        runs the variant of the dataflow in which views share paths, as far as `hints` allow it. If a shared operator
-        fails, the batch runs again without sharing, so that the error can be attributed to one view. `target_tables`
-        are tables of views whose deltas Spark tasks resolve to upserts; `pipelined_commit` may begin the commit with
-        the first tasks' upserts.
+        A batch runs the variant of the dataflow in which views share paths, as far as `hints` allow it. If a shared
+        operator fails, the batch runs again without sharing, so that the error can be attributed to one view.
+
+        `new_operators` have no state yet. If `keep_slots` is set, new runs of other slots are dropped. `progress` is
+        called with the number of operators (tasks on Spark) that have run, and the number of all. `target_tables` are
+        tables of views whose deltas Spark tasks resolve to upserts; `pipelined_commit` may begin the commit with the
+        first tasks' upserts.
         """
         arguments = (active, inputs, names, new_operators, keep_slots, progress, target_tables or {}, pipelined_commit)
         if new_operators or active != dataflow.batch_operators:
@@ -298,8 +299,7 @@ def memory_inputs(deltas: Mapping[str, pa.Table]) -> dict[str, InputSource]:
 
 
 def _views_error(dataflow: Dataflow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
-    """Return the operator's error or contradiction with the views that it stops; a process fault is returned
-    unchanged."""
+    """Return the operator's error or contradiction with the views that it stops; a process fault unchanged."""
     if operator.retires_operators and not isinstance(error, PROCESS_FAULTS):
         return _VariantFailure()
     if isinstance(error, OperatorError):

@@ -1,8 +1,8 @@
 """Input sources: where the input rows of a batch's operators come from, in either lane.
 
-The driver reads a source whole; Spark tasks fetch its splits themselves. The deltas of a batch are in memory already,
-or a range of the change log if they are many. A backfill reads a table's image (files that every task can map), or
-scans the store by key ranges at one exact cut, each task in a transaction of its own.
+The driver reads a source whole; Spark tasks fetch its splits themselves. The deltas of a batch are in memory already;
+in the Spark lane, a large delta is a range of the change log instead. A backfill reads a table's image (files that
+every task can map), or scans the store by key ranges at one exact cut, each task in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ def is_empty(source: InputSource) -> bool:
 
 
 def write_splits(rows: pa.Table, path: str, count: int) -> Sequence[InputSplit]:
-    """Write the rows to a file and return `count` ranges of it: tasks map the file, so the job need not send the
-    rows."""
+    """Write the rows to a file that tasks can map, instead of sending them, and return `count` ranges of it."""
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
     bounds = [rows.num_rows * number // count for number in range(count + 1)]

@@ -41,8 +41,7 @@ PROCESS_FAULTS = (
 
 
 class FailedMember(NamedTuple):
-    """A family member whose rows raise an error: the id of the parameter table, the member's key in it, and the
-    message."""
+    """A family member whose rows fail: the id of the parameter table, the member's key in it, and the error."""
 
     parameters: int
     key: bytes

@@ -65,8 +65,7 @@ class StatementWarmup:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Pause warm-up while a batch runs, since the batch prepares its own statements; afterwards save new
-        statements."""
+        """Pause warm-up while a batch runs and prepares its own statements; afterwards save the new ones."""
         self._idle.clear()
         try:
             yield
