@@ -183,9 +183,9 @@ def sync(place: Place, rows: int, payload: int) -> dict[str, Times]:
 
 
 def _written(random: Any, count: int) -> pa.Table:
-    keys = np.unique(random.python_integers(0, 100_000, count))
-    groups = [f"g{n}" for n in random.python_integers(0, 100, len(keys))]
-    return pa.table({"k": keys, "g": groups, "v": pa.array(random.python_integers(0, 1_000, len(keys)), pa.int32())})
+    keys = np.unique(random.integers(0, 100_000, count))
+    groups = [f"g{n}" for n in random.integers(0, 100, len(keys))]
+    return pa.table({"k": keys, "g": groups, "v": pa.array(random.integers(0, 1_000, len(keys)), pa.int32())})
 
 
 def joins(place: Place, _rows: int, payload: int) -> dict[str, Times]:

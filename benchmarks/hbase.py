@@ -146,7 +146,7 @@ def measure(server: Server, scratch: Path, rows: int, changes: int) -> dict[str,
         db.sql(EVENTS)
         store: Any = db._store
         table = store.catalog().table("events")
-        layout = store._layouts.of(table)
+        layout = store._layouts.layout_of(table)
         data = events(rows)
         results["load"] = load(db, client, layout, namespace, data)
         db.sql(COPIES)
@@ -180,7 +180,7 @@ def load(db: Any, client: HBaseClient, layout: Any, namespace: str, data: pa.Tab
 
 
 def read(db: Any, client: HBaseClient, rows: int) -> tuple[float, float, str]:
-    view = db._store._layouts.of(db._store.catalog().table("copies"))
+    view = db._store._layouts.layout_of(db._store.catalog().table("copies"))
     names = [int(n) for n in np.random.default_rng(1).integers(0, rows, 400)]
     keys = [view.keys.encode_one((n,)) for n in names]
     span = (0, db.status().epoch + 1)
@@ -192,7 +192,7 @@ def read(db: Any, client: HBaseClient, rows: int) -> tuple[float, float, str]:
 
 
 def scan(db: Any, client: HBaseClient, rows: int) -> tuple[float, float, str]:
-    view = db._store._layouts.of(db._store.catalog().table("copies"))
+    view = db._store._layouts.layout_of(db._store.catalog().table("copies"))
     ours = min(clock(lambda: db.read("copies")) for _ in range(2))
     count = min(rows, 100_000)
 

@@ -111,9 +111,7 @@ def measure(url: str, table: Table, rows: pa.Table) -> list[Measure]:
     def update(price: str) -> None:
         some = rows.slice(0, min(count, 10 * ROWS_A_CALL))
         column = some.schema.get_field_index("l_extendedprice")
-        raised = pc.add(some["l_extendedprice"], pa.scalar(1, pa.decimal128(4, 2))).cast(
-            table.arrow.read_field(column).type
-        )
+        raised = pc.add(some["l_extendedprice"], pa.scalar(1, pa.decimal128(4, 2))).cast(table.arrow.field(column).type)
         for start in range(0, some.num_rows, ROWS_A_CALL):
             store.write(table, some.set_column(column, price, raised).slice(start, ROWS_A_CALL), no_keys)
 

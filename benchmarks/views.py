@@ -231,7 +231,7 @@ def scattered(files: Path, schema: pa.Schema, rng: np.random.Generator) -> Itera
             "l_shipdate": rng.integers(8036, 10561, chosen.num_rows).astype("M8[D]"),
         }
         for column, values in changed.items():
-            place, kind = chosen.column_names.index(column), chosen.schema.read_field(column).type
+            place, kind = chosen.column_names.index(column), chosen.schema.field(column).type
             made = pa.array(values)
             made = made.cast(pa.decimal128(17, 2)).cast(kind) if pa.types.is_decimal(kind) else made.cast(kind)
             chosen = chosen.set_column(place, column, made)

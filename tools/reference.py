@@ -167,7 +167,7 @@ def sql() -> Iterator[str]:
     yield "Spark's in ANSI mode, in UTC. What is not listed here is refused when the view is created, by name.\n"
     yield "## Statements\n"
     yield "`db.sql`, `vk sql` and the server take:\n"
-    for module in (statements, indexes, alter, indexes, rows, literals):
+    for module in (statements, indexes, alter, rows, literals):
         yield _grammar(module.__doc__ or "")
     yield '`:name` stands for a value that is given beside the statement: `db.sql("… WHERE k = :k", k=3)`.\n'
     yield "## Types\n"

@@ -61,7 +61,7 @@ class Setting:
     server: Server
     url: str
     push_settings: PushAgreement
-    admin: admin.Admin
+    admin: admin.PushAdmin
     layout: Any
     secret: bytes
 
@@ -94,7 +94,7 @@ def setting(server: Server, scratch: Path) -> Iterator[Setting]:
         db.sql(TABLE)
         db.put("events", pa.table({"id": range(KEYS), "writer": [0] * KEYS, "number": [0] * KEYS}))
         db.sql(NEWEST)
-        layout = db._store._layouts.of(db._store.catalog().table("events"))
+        layout = db._store._layouts.layout_of(db._store.catalog().table("events"))
         secret = settings.read_secret(settings.push_directory(db._store.state_path), create=True)
         made = Setting(server, url, agreed, admin.PushAdmin(server.data / "conf"), layout, secret)
         made.enable_push()

@@ -2,21 +2,21 @@
 
     put/delete ─▶ store + change log ─▶ capture ─▶ Δ ─▶ maintenance plan ─▶ commit ─▶ view tables ─▶ reads
 
-The packages are the data path, in order:
+The packages follow the data path, in order:
 
     model      types, schemas, deltas, key and row bytes, the catalog
-    store      1  where rows and the change log live (LMDB; RocksDB; HBase)
-    operators  2  what happens to a delta, over arrangements
-    plan       3  SQL, read by Spark's Catalyst, as a graph of operators
-    capture    4  from the log, or a scan, to deltas
-    rounds     5  the graph run in the driver, or on Spark
+    store      1  stores of rows and the change log (LMDB; RocksDB; HBase)
+    operators  2  incremental operators: deltas in, deltas out, over arrangements
+    plan       3  SQL, analysed by Spark's Catalyst, compiled to a dataflow of operators
+    capture    4  deltas from the log, or from a scan
+    runtime    5  the dataflow run in the driver, or on Spark
     commit     6  files and view changes become the published batch
-    maintain   7  batches, loads, schedules and definitions, one after the other
-    read       8  get, scan, read at a level of freshness; snapshots, subscriptions, status
-    engine     joins them, opening opens one
-    client     the same surface over HTTP, of a database that `vk serve` serves
+    maintain   7  batches, loads, schedules and definitions, in order
+    read       8  get, scan, read at a freshness level; snapshots, subscriptions, status
+    database   the public surface over all of them; opening opens a database
+    client     the same surface over HTTP, for a database that `vk serve` serves
 
-Open a database with `open`, or reach one with `connect`; everything else is a method of what it returns.
+Open a database with `open`, or connect to a server with `connect`; everything else is a method of the result.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first used, so that a command that only reads does not load the whole engine."""
+    """Import a public name on first use, so that a command that only reads does not load the whole engine."""
     if name == "spark":
         return import_module("viewkeeper.spark")
     if name not in _PLACES:

@@ -1,4 +1,4 @@
-"""The database: joins the steps of the data path behind one small public surface."""
+"""The database: the public surface over the steps of the data path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from viewkeeper.resources.process_budget import register, unregister
 from viewkeeper.runtime.spark.sessions import SparkSessions
 from viewkeeper.store.contract.store import Store
 
-if TYPE_CHECKING:  # imported by the methods that need them, so that a program which only reads or writes starts soon
+if TYPE_CHECKING:  # the methods import these when they run, so that a program that only reads or writes starts fast
     from viewkeeper.commit.batch_history import BatchReport
     from viewkeeper.explain.result import Plan
     from viewkeeper.maintain.maintainer import Maintainer
@@ -40,15 +40,15 @@ if TYPE_CHECKING:  # imported by the methods that need them, so that a program w
     from viewkeeper.sql.result import Result
 
 RETENTION = 60.0
-"""Seconds for which changes stay in the log after the views have them."""
+"""Seconds for which changes stay in the log after the views contain them."""
 
 
 class Database:
     """An open database. Use it as a context manager, or call `close`. Its methods may be called from any thread.
 
-    Any number of processes may read and write; one at a time maintains: the first that refreshes or makes a view holds
-    the lease until it closes. The handles of one process share it, with the settings of the first that maintains; one
-    that is lost without being closed gives it up.
+    Any number of processes may read and write. One process at a time maintains: the first that refreshes or creates a
+    view holds the lease until it closes its handle. The handles of one process share one maintainer, with the settings
+    of the first handle that maintains. A handle that is garbage-collected without `close` releases its share.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Database:
         register(self, memory)
         self._sessions = SparkSessions(store, spark)
         self._progress = progress
-        how = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
-        self._maintainer_ref = MaintainerReference(self, store, self._sessions, _run_received_call, **how)
+        settings = {"durable": durable, "retention": retention, "memory": memory, "threads": threads}
+        self._maintainer_ref = MaintainerReference(self, store, self._sessions, _run_received_call, **settings)
         self._writes = Writes(store, mode)
         self._reads = Reads(store, self._maintainer_ref, _build_request)
         self._closed = False
@@ -102,33 +102,34 @@ class Database:
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def sql(self, text: str, *, engine: str = "auto", stale: bool = False, **parameters: Any) -> Result:
-        """Run a statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
+        """Run a statement and return its rows or a report: `db.sql("SELECT … WHERE k = :k", k=3)`.
 
         CREATE, ALTER and DROP of tables, materialized views and indexes, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW,
-        DESCRIBE, EXPLAIN; several with semicolons between them run one after the other, and `each` of the result has
-        all of theirs. `engine` says who answers a query: "embedded" starts no Spark and takes what is known to mean
-        the same, "spark" takes everything, "auto" the first that can. `stale`: also old rows of suspended views.
+        DESCRIBE, EXPLAIN. Several statements, separated by semicolons, run one after the other; `each` of the result
+        has the results of all. `engine` says what runs a query: "embedded" starts no Spark and accepts only queries
+        that it runs with Spark's meaning, "spark" accepts every query, "auto" takes the first of the two that can run
+        it. `stale`: also read the old rows of suspended views.
         """
         from viewkeeper.sql.statements import run
 
         return run(self, text, parameters, engine=engine, stale=stale)
 
     def create_views(self, views: Mapping[str, str]) -> None:
-        """Make many materialized views at once: names and queries, `{"cheap": "SELECT …", …}`.
+        """Create many materialized views at once, from names and queries: `{"cheap": "SELECT …", …}`.
 
-        They are loaded together and published in one batch: all of them are there afterwards, or, if one is refused or
-        fails, none. A query may read views before it. Queries that differ in constants alone are planned once.
+        The views are loaded together and published in one batch. If one of them is refused or fails, none is created. A
+        query may read the views listed before it. Queries that differ only in constants are planned once.
         """
         from viewkeeper.sql.run_ddl import create_views
         from viewkeeper.syntax.statements import create_view_text
 
-        wanted = arguments.check_texts(views, "Views", 'Give names and queries: {"cheap": "SELECT …"}.')
-        create_views(self, [create_view_text(name, query) for name, query in wanted.items()])
+        queries = arguments.check_texts(views, "Views", 'Give names and queries: {"cheap": "SELECT …"}.')
+        create_views(self, [create_view_text(name, query) for name, query in queries.items()])
 
     def drop_views(self, names: Sequence[str]) -> None:
         """Drop many materialized views at once: `db.drop_views([v.name for v in db.views()])`.
 
-        They may read each other. If one of them is not there, or is read by a view that stays, none is dropped.
+        The views may read each other. If one does not exist, or is read by a view that is not listed, none is dropped.
         """
         from viewkeeper.sql.run_ddl import drop_views
 
@@ -156,8 +157,9 @@ class Database:
     def refresh(self, lane: str = "auto", *, suspend: bool = True) -> BatchReport:
         """Bring every view to the head of the log in one batch. Lanes: auto, driver, spark.
 
-        If a row breaks a view, that view alone is suspended, the others go on, and the report names both (`suspended`:
-        the view, and why). With `suspend=False` the error is raised instead (VK401), and nothing is published.
+        If a row breaks a view, only that view is suspended, the other views are maintained, and the report names the
+        view and the reason (`suspended`). With `suspend=False` the error is raised instead (VK401), and nothing is
+        published.
         """
         return self._acquire_maintainer().refresh_all(lane, suspend=suspend)
 
@@ -177,14 +179,14 @@ class Database:
     ) -> Maintenance:
         """Keep the views fresh in the background: `with db.maintain(): …`.
 
-        `max_delay`: seconds a change may wait before its batch begins, when batches rest for the writers' sake
-        (`priority`: "writers", "balanced" or "views"); up to 2 s more after a batch of seconds on HBase, where its
+        `max_delay`: seconds a change may wait before its batch begins, when batches pause to leave the machine to the
+        writers (`priority`: "writers", "balanced" or "views"); up to 2 s more after a batch of seconds on HBase, where
         writers need all processors of this machine, unless there is a `max_lag`. `max_changes`: rows of a batch, about.
         `max_lag`: writes of this process wait while the views are more rows behind. A view that fails on its own rows
-        is suspended; any other error is tried again `retries` times, then raised when the maintenance is left.
-        `standby`: while another process maintains, wait and take over when it ends; without it that is MaintainerBusy.
-        `audit_every`: seconds between two audits, beside the batches; `on_audit` is given each, and `status` shows the
-        last.
+        is suspended; any other error is retried `retries` times, then raised when the maintenance is left. `standby`:
+        while another process maintains, wait and take over when it ends; without `standby` that is MaintainerBusy.
+        `audit_every`: seconds between two audits, which run beside the batches; `on_audit` is called with each audit,
+        and `status` shows the last.
         """
         self._writes.check_mode("maintain views")
         if self._writes.maintenance is not None and self._writes.maintenance.running:
@@ -202,10 +204,11 @@ class Database:
         return maintenance.start()
 
     def audit(self, *views: str, sample: int | None = None, repair: bool = False) -> Audit:
-        """Compare views (none named: all) with their queries, run from nothing by Spark at one batch.
+        """Compare views (all, if none is named) with their queries, which Spark recomputes from the tables at one
+        batch.
 
-        `sample`: about so many keys of each view. `repair`: make views that differ anew, with the state behind them;
-        exactly the rows that differ are written.
+        `sample`: compare about this many keys of each view. `repair`: rebuild the views that differ, with the state
+        behind them; exactly the rows that differ are written.
         """
         from viewkeeper.plan.catalyst import front_session
         from viewkeeper.read.audit.background import audit_database
@@ -227,10 +230,10 @@ class Database:
     def get(
         self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, Any] | None:
-        """The row of a table or view with this key, None if there is none.
+        """The row of a table or view with this key; None if there is none.
 
-        `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.levels`). A
-        suspended view is an error (VK605), unless the level STALE takes its old rows.
+        `level` and `after` say how new the view must be, `timeout` how long to wait for that (see `read.freshness`). A
+        suspended view is an error (VK605), unless the level is STALE, which reads its old rows.
         """
         return self._reads.get(name, key, level, after, timeout)
 
@@ -251,9 +254,9 @@ class Database:
     ) -> Iterator[dict[str, Any]]:
         """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
 
-        `where`: a condition, such as "price >= 10 AND category = 'toys'", or columns and their values (a list: one of
-        them; None: NULL). `columns`: only these. `order_by`: by these, each maybe with DESC. The cheapest way is
-        taken: a range of keys, an index, or all rows; `EXPLAIN SELECT …` says which.
+        `where`: a condition, such as "price >= 10 AND category = 'toys'", or columns and their values (a list: any of
+        them; None: NULL). `columns`: only these. `order_by`: columns to order by, each optionally with DESC. The read
+        takes the cheapest access path: a range of keys, an index, or a scan; `EXPLAIN SELECT …` shows which.
         """
         keys = (prefix, start, stop)
         return self._reads.scan(name, keys, limit, where, columns, order_by, level, after, timeout)
@@ -270,14 +273,14 @@ class Database:
         after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> pa.Table:
-        """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
-        for, as in `scan`."""
+        """Rows of a table or view from one consistent state, in key order: all, or those that `where`, `columns`,
+        `order_by` and `limit` select, as in `scan`."""
         return self._reads.read(name, where, columns, order_by, limit, level, after, timeout)
 
     def cluster(
         self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, list[dict[str, Any]]]:
-        """The rows of one key of a clustered view, by table: one range is read."""
+        """The rows of one key of a clustered view, by table. The read is one key range."""
         return self._reads.cluster(name, key, level, after, timeout)
 
     def join(
@@ -290,25 +293,26 @@ class Database:
         after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> list[dict[str, Any]]:
-        """The rows of one key of a clustered view, joined: one range is read. No row if the key is NULL.
+        """The rows of one key of a clustered view, joined. The read is one key range. A NULL key gives no row.
 
-        `how`: "inner", "left" (each row of the first table, with NULLs where another has none), or one of these for
-        each table by name. A column whose name several tables have is called `table.column`.
+        `how`: "inner", "left" (each row of the first table, with NULLs where another table has no row), or one of these
+        for each table by name. A column name that several tables have becomes `table.column`.
         """
         return self._reads.join(name, key, how, level, after, timeout)
 
     def token(self, name: str | None = None) -> Token:
-        """The state that reads see now, as a token: no read of this process was newer.
+        """The state that reads see now, as a token: no earlier read of this process saw a newer state.
 
-        For a view, or without a name, that is the published batch, or what a read of LATEST has shown since; for a
-        suspended view, where it was suspended; for a base table, its last write.
+        For a view, or without a name, the token stands for the published batch, or for a newer position that a LATEST
+        read has shown; for a suspended view, for its last batch; for a base table, for its last write.
         """
         return self._reads.token(name)
 
     def snapshot(self, *, max_age: float = MAX_AGE, mixed: bool = False) -> Snapshot:
         """Many reads of tables and views at one batch: `with db.snapshot() as s: s.get(…), s.scan(…), s.read(…)`.
 
-        It ends by itself after `max_age` seconds. `mixed`: also views at another batch, and old rows of suspended ones.
+        The snapshot ends by itself after `max_age` seconds. `mixed`: also read views that stand at another batch, and
+        the old rows of suspended views.
         """
         return Snapshot(self._store, _build_request, max_age=max_age, mixed=mixed)
 
@@ -322,18 +326,20 @@ class Database:
         keep: tuple[str, float] | None = None,
         stale: bool = False,
     ) -> Iterator[Delta]:
-        """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
+        """A view's current rows, then every committed change exactly once; with `since`, the token of a delta, only the
+        changes after it.
 
-        `timeout`: end when nothing came for so many seconds. `progress`: a mark after so many seconds without news.
-        `keep` (name, seconds): hold the log for this subscriber beyond the database's retention. `stale`: begin with
-        the old rows of a suspended view, which else is an error. `Delta.kind` says what may come.
+        `timeout`: end after this many seconds without a change. `progress`: a progress delta after this many seconds
+        without a change. `keep` (name, seconds): hold the log for this subscriber beyond the database's retention.
+        `stale`: begin with the old rows of a suspended view, which otherwise is an error. `Delta.kind` lists the kinds
+        of deltas.
         """
         return subscribe(self._store, name, since, timeout=timeout, progress=progress, keep=keep, stale=stale)
 
-    # -- looking at it ------------------------------------------------------------------------------------------------
+    # -- inspection ---------------------------------------------------------------------------------------------------
 
     def table(self, name: str) -> Handle:
-        """A table or view by its name: its columns, key and definition; a notebook shows its first rows."""
+        """A handle of a table or view: its columns, key and definition; a notebook shows its first rows."""
         return Handle(self, name)
 
     def tables(self) -> list[Handle]:
@@ -351,21 +357,21 @@ class Database:
         ]
 
     def explain(self, view: str) -> Plan:
-        """The maintenance plan of a view as text: operators, rounds, keys, state. A notebook shows a picture."""
+        """The maintenance plan of a view as text: operators, rounds, keys, state. A notebook shows a diagram."""
         from viewkeeper.explain.result import view_plan
 
         return view_plan(self._store, self._catalog(), view)
 
     def doctor(self) -> Examination:
-        """Formats, checksums, versions, orphaned files, log retention and space: what is wrong, and what to do."""
+        """Check formats, checksums, versions, orphaned files, log retention and space; report problems and remedies."""
         from viewkeeper.read.audit.doctor import examine
 
         return examine(self._store)
 
     def backup(self, directory: str | os.PathLike[str]) -> int:
-        """Copy the database, as it is now, to a directory that is not there yet; writers and maintainer go on.
+        """Copy the database, as it is now, to a directory that does not exist yet; writers and maintainer go on.
 
-        The copy is a database by itself; `vk.restore` makes another one of it. Returns the number of bytes.
+        The copy is a complete database; `vk.restore` copies it back to a new one. Returns the number of bytes.
         """
         from viewkeeper.commit.backup import back_up
 
@@ -377,7 +383,7 @@ class Database:
 
         return database_status(self._store, self._catalog())
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- internal -----------------------------------------------------------------------------------------------------
 
     def _catalog(self) -> Catalog:
         return self._store.catalog()
@@ -395,14 +401,14 @@ class Database:
 
 
 def _run_received_call(db: Database, call: str, arguments: Sequence[Any], progress: Progress) -> Any:
-    """Run on a handle of this process what another process has sent."""
+    """Run a call that another process sent, on a handle of this process."""
     from viewkeeper.sql.run_ddl import run_call
 
     return run_call(db, call, arguments, progress)
 
 
 def _build_request(*request_arguments: Any) -> RowRequest:
-    """What `scan` and `read` are asked for; who only gets rows does not load what reads a condition."""
+    """Check the arguments of `scan` and `read`. A program that only gets rows does not import the condition parser."""
     from viewkeeper.sql.condition import row_request_of
 
     return row_request_of(*request_arguments)

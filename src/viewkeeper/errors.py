@@ -1,19 +1,20 @@
 """Every error that Viewkeeper raises on purpose.
 
-One base class. An error has a stable `code` (programs may branch on it), a message that names the object and what is
-wrong with it, and a `hint`: what to do next. Bad input raises before anything is written.
+All errors have one base class. An error has a stable `code`, on which programs may branch; a message that names the
+object and says what is wrong with it; and a `hint` that says what to do next. Bad input raises before anything is
+written.
 """
 
 from __future__ import annotations
 
 
 class ViewkeeperError(Exception):
-    """Base of all errors: `code` is stable, `hint` says what to do."""
+    """Base of all errors. `code` is stable, and `hint` says what to do."""
 
     code = "VK000"
     default_hint = ""
     view = ""
-    """Of an error of one of several views that are made together: which one."""
+    """The view whose evaluation failed, if the error belongs to one of several views that are maintained together."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         self.message = message
@@ -21,7 +22,7 @@ class ViewkeeperError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        """As it is now: whoever passes an error on may have said in its message of which view or statement it is."""
+        """Format at the time of the call: a handler may have added the view or the statement to `message`."""
         return f"[{self.code}] {self.message}" + (f" {self.hint}" if self.hint else "")
 
 
@@ -40,7 +41,7 @@ class NameTaken(ViewkeeperError):
 
 
 class InUse(ViewkeeperError):
-    """The object is needed by another one."""
+    """Another object depends on this one."""
 
     code = "VK103"
 
@@ -52,7 +53,7 @@ class ReadOnly(ViewkeeperError):
 
 
 class RowAbsent(UnknownName):
-    """There is no row with this key: of an update, and of reads and deletes over HTTP. In Python `get` gives None."""
+    """There is no row with this key: raised by updates, and over HTTP by reads and deletes. `get` returns None."""
 
     code = "VK105"
     default_hint = ""
@@ -65,8 +66,8 @@ class BadValue(ViewkeeperError):
 
 
 class TooLarge(ViewkeeperError):
-    """A row, key or batch over the limit. `table`: the id of the table or view whose row it is, if it is one row, and
-    `key` its encoded key."""
+    """A row, key or batch over the limit. For a single row, `table` is the id of its table or view and `key` is its
+    encoded key."""
 
     code = "VK202"
 
@@ -85,21 +86,21 @@ class BadStatement(ViewkeeperError):
 
 
 class Unsupported(ViewkeeperError):
-    """SQL that is valid but that cannot be maintained; the message names the part."""
+    """SQL that is valid but that cannot be maintained. The message names the unsupported part."""
 
     code = "VK302"
 
 
 class EvaluationError(ViewkeeperError):
-    """A view or query failed on its own rows: an expression (ANSI: division by zero, overflow, bad cast), or a row of
-    the view that its store cannot hold."""
+    """A view or query failed on its own rows: an expression raised (ANSI: division by zero, overflow, bad cast), or the
+    store cannot hold one of the view's rows."""
 
     code = "VK401"
     default_hint = "Nothing was published. Correct or delete the row, or drop the view."
 
 
 class NotADatabase(ViewkeeperError):
-    """The path or address holds something else."""
+    """The path or address does not hold a Viewkeeper database."""
 
     code = "VK501"
 
@@ -109,6 +110,13 @@ class FormatTooNew(ViewkeeperError):
 
     code = "VK502"
     default_hint = "Upgrade viewkeeper."
+
+
+class FormatTooOld(ViewkeeperError):
+    """The database was written by an older version, whose format is no longer read."""
+
+    code = "VK507"
+    default_hint = "Load the data again into a new database, and define its views there."
 
 
 class StoreError(ViewkeeperError):
@@ -128,16 +136,16 @@ class CorruptState(ViewkeeperError):
 
 
 class CorruptRun(CorruptState):
-    """A state file is not as it was written, or not there."""
+    """A run file is missing, or its bytes differ from what was written."""
 
 
 class Contradiction(CorruptState):
-    """State whose checksums are right contradicts itself: a row that was never there goes, a key has two rows."""
+    """State with correct checksums contradicts itself: a deleted row never existed, or a key has two rows."""
 
 
 class PublicationUnknown(StoreError):
-    """The store failed while a batch was published, and does not say whether it was; or the process that maintains
-    ended while it ran a statement for another one."""
+    """It is unknown whether a batch was published: the store failed during publication, or the maintaining process
+    ended while it ran a statement for another process."""
 
     code = "VK506"
     default_hint = "Refresh again when the store answers: that finds out, and neither loses nor repeats anything."
@@ -168,13 +176,13 @@ class Timeout(ViewkeeperError):
 
 
 class SnapshotGone(ViewkeeperError):
-    """The asked-for state is no longer kept."""
+    """The requested snapshot is no longer kept."""
 
     code = "VK604"
 
 
 class Suspended(ViewkeeperError):
-    """The view is not maintained: it failed on its own rows, or was suspended by hand."""
+    """The view is not maintained: it failed on its own rows, or a user suspended it."""
 
     code = "VK605"
 
@@ -186,7 +194,7 @@ class BadRequest(ViewkeeperError):
 
 
 class Unauthorized(ViewkeeperError):
-    """The server wants a token, and none, a wrong one, or one that has expired was sent."""
+    """The server requires a token, and the request has none, a wrong one or an expired one."""
 
     code = "VK702"
     default_hint = (
@@ -202,26 +210,26 @@ class Forbidden(ViewkeeperError):
 
 
 class Overloaded(ViewkeeperError):
-    """The server takes no more requests or subscribers now: it has as many as it can, or is stopping."""
+    """The server accepts no more requests or subscribers now: it is at its limit, or it is stopping."""
 
     code = "VK704"
     default_hint = "Try again in a moment."
 
 
 class Unreachable(ViewkeeperError):
-    """A client cannot reach its server, or was cut off in the middle of an answer."""
+    """A client cannot reach its server, or the connection broke in the middle of an answer."""
 
     code = "VK705"
 
 
 class ServerFault(ViewkeeperError):
-    """The server failed on a request by a fault of its own; its log says more."""
+    """The server failed on a request because of an internal fault; its log has the details."""
 
     code = "VK706"
 
 
 class Defect(ViewkeeperError):
-    """What cannot be: a defect of Viewkeeper itself."""
+    """A violated internal invariant: a defect of Viewkeeper itself."""
 
     code = "VK901"
     default_hint = "Please report it, with the statement or the rows that led to it."

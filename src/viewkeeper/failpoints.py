@@ -1,14 +1,15 @@
-"""Faults on purpose: named points at which the tests kill the process, or let the disk fail.
+"""Fault injection: named points at which tests kill the process or make the disk fail.
 
-    VK_CRASH_AT=commit.3.before     the process kills itself, as with SIGKILL, when it passes that point;
-                                    `name@2` at the second passing
-    VK_STOP_AT=commit.3.before      … stops itself, as with SIGSTOP, and goes on when somebody continues it
-    VK_CRASH_ONCE=PATH              … unless this file is there, which it makes first: one of many processes dies, once;
-                                    one that stops goes on only when something is in the file, whoever continues it
-    VK_FAIL_AT=run.sync=ENOSPC      the point raises that OSError; `name@2=EIO` from the second passing on
+    VK_CRASH_AT=commit.3.before     the process kills itself with SIGKILL when it passes that point;
+                                    `name@2` means the second pass
+    VK_STOP_AT=commit.3.before      the process stops itself with SIGSTOP, and resumes on SIGCONT
+    VK_CRASH_ONCE=PATH              only the first process that creates this file dies or stops, so that of many
+                                    processes exactly one does, once; a stopped process resumes only when the file is
+                                    no longer empty, even if SIGCONT arrives earlier
+    VK_FAIL_AT=run.sync=ENOSPC      the point raises that OSError; `name@2=EIO` means from the second pass on
 
-A step of the commit has its number in its name (`commit.batches`). Unarmed, a point is one comparison with None. In a
-process of its own a test sets the variables; in its own process it uses `failing`.
+The points of a commit have the number of its step in their names. An unarmed point costs one comparison with None. A
+test sets the variables for a child process, and uses `fail_at` in its own process.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ POINTS: Mapping[str, str] = {
     "task.before": "a Spark task begins its level",
     "task.after": "its runs are written, its report is not sent",
 }
-"""Every point, and what has happened when it is passed."""
+"""Every point, and the state of the work when it is passed."""
 
 
 @dataclass
@@ -83,11 +84,11 @@ def _parse_variable(variable: str, signal_number: int | None) -> list[_ArmedPoin
     text = os.environ.get(variable)
     if not text:
         return []
-    place, _, code = text.partition("=")
-    name, _, at = place.partition("@")
+    point, _, code = text.partition("=")
+    name, _, on_pass = point.partition("@")
     if signal_number is None:
-        return [_ArmedPoint(name, int(at or 1), error=getattr(errno, code or "EIO"))]
-    return [_ArmedPoint(name, int(at or 1), signal=signal_number)]
+        return [_ArmedPoint(name, int(on_pass or 1), error=getattr(errno, code or "EIO"))]
+    return [_ArmedPoint(name, int(on_pass or 1), signal=signal_number)]
 
 
 _once_file = os.environ.get("VK_CRASH_ONCE")
@@ -99,7 +100,7 @@ _armed_points: list[_ArmedPoint] | None = [
 
 
 def hit(name: str) -> None:
-    """Die or fail here if this point is armed."""
+    """Kill, stop or fail at this point if it is armed."""
     if _armed_points is not None:
         for armed in _armed_points:
             if armed.name == name:
@@ -124,13 +125,13 @@ def _trigger(armed: _ArmedPoint) -> None:
 
 @contextmanager
 def fail_at(name: str, error: int, from_pass: int = 1) -> Iterator[None]:
-    """Inside the block the point raises this OSError, from its `at`-th passing on."""
+    """Make the point raise this OSError inside the block, from pass `from_pass` on."""
     global _armed_points
     if name not in POINTS:
         raise Defect(f"There is no point {name}.")
-    before = _armed_points
-    _armed_points = [*(before or ()), _ArmedPoint(name, from_pass, error)]
+    previous = _armed_points
+    _armed_points = [*(previous or ()), _ArmedPoint(name, from_pass, error)]
     try:
         yield
     finally:
-        _armed_points = before
+        _armed_points = previous

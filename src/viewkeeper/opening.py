@@ -1,4 +1,4 @@
-"""Opening a database: what is wrong with the arguments is said before anything is opened."""
+"""Opening a database. Wrong arguments are reported before anything is opened."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def open_database(
 ) -> Database:
     """Open a database, created if absent: `lmdb:PATH`, or the path itself as a `Path`. `mode="r"` only reads.
 
-    `spark`: a SparkSession to plan and run on; without one a local session is started when it is first needed.
-    `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the process that maintains keeps
-    changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may
-    take together, in bytes or as a text such as "2GB"; if not given, what VIEWKEEPER_MEMORY says, or a quarter of the
-    machine's or container's. `threads`: that work on a batch in the driver lane, or processes where those are faster;
-    if not given, as many as there are processors, up to eight; 1: this process's one thread. `lazy_cache_bytes`: what
-    answers of lazy views may take that are remembered until their tables change, 64 MB if not given; 0 remembers none.
+    `spark`: a SparkSession to plan and run on; without one, a local session starts when it is first needed.
+    `durability`: "commit" (default), "group" or "none". `retention`: seconds for which the maintaining process keeps
+    changes in the log, for subscribers that come back. `memory`: what batches, loads and audits of this process may use
+    together, in bytes or as a text such as "2GB"; default: VIEWKEEPER_MEMORY, or a quarter of the memory of the machine
+    or container. `threads`: how many threads, or processes where those are faster, work on a batch in the driver lane;
+    default: the number of processors, up to eight; 1: only the calling thread. `lazy_cache_bytes`: size of the cache
+    of lazy views' answers, which are valid until the tables change; default 64 MB; 0 caches none.
     `batch_memory` is the old name of `memory`.
     """
     if mode not in ("w", "r"):
@@ -53,10 +53,10 @@ def open_database(
     if batch_memory is not None:
         warnings.warn("batch_memory is called memory now, and bounds loads too.", DeprecationWarning, stacklevel=2)
         memory = max(batch_memory, MIN_BUDGET) if memory is None else memory
-    process_budget(memory)  # a wrong one is refused before anything is opened
-    remembered = None if lazy_cache_bytes is None else parse_size(lazy_cache_bytes, "lazy_cache_bytes", 0)
+    process_budget(memory)  # refuses a wrong value before anything is opened
+    cache_bytes = None if lazy_cache_bytes is None else parse_size(lazy_cache_bytes, "lazy_cache_bytes", 0)
     store = open_store(url, mode, **options)
-    store.lazy_cache_bytes = store.lazy_cache_bytes if remembered is None else remembered
+    store.lazy_cache_bytes = store.lazy_cache_bytes if cache_bytes is None else cache_bytes
     durable = options.get("durability") != "none"
     return Database(
         store,

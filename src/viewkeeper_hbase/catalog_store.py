@@ -1,4 +1,4 @@
-"""The catalog of a database in HBase, changed by one check-and-put; and its notes."""
+"""The catalog and the notes of a database in HBase. A catalog change is one check-and-put."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from viewkeeper_hbase.handle import HBaseHandle
 from viewkeeper_hbase.metadata import FORMAT, CellChanges, DatabaseState, encode_catalog_changes
 
 _PUBLICATION_TIMEOUT = 10.0
-"""Seconds that a change of the catalog waits for a batch that changes it too."""
+"""Seconds that a catalog change waits for a claimed batch that changes the catalog too."""
 
 
 class HBaseCatalogStore(CatalogStore):
-    """The catalog and the notes."""
+    """Reads and changes the catalog and the notes of one database."""
 
     def __init__(self, handle: HBaseHandle) -> None:
         self._handle, self._state_cache, self._layouts = handle, handle.state_cache, handle.layouts
@@ -30,41 +30,41 @@ class HBaseCatalogStore(CatalogStore):
 
     def change_catalog(self, change: Callable[[Catalog], Catalog]) -> Catalog:
         self._handle.require_writable()
-        records = self._handle.meta_table
-        until = time.monotonic() + _PUBLICATION_TIMEOUT
-        made: list[Catalog] = []
-        said: list[str] = []
+        meta_table = self._handle.meta_table
+        deadline = time.monotonic() + _PUBLICATION_TIMEOUT
+        results: list[Catalog] = []
+        mapping_warnings: list[str] = []
 
-        def moved(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
-            made.clear()
-            said.clear()
+        def apply_change(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
+            results.clear()
+            mapping_warnings.clear()
             before = self._state_cache.catalog() if state.catalog else Catalog()
-            _, changed, written = records.plan_catalog_change(before, change)
-            if written is None:
-                made.append(changed)
+            _, changed, difference = meta_table.plan_catalog_change(before, change)
+            if difference is None:
+                results.append(changed)
                 return None
-            for table in filter(None, map(changed.tables_by_id.get, written.definitions)):
-                said.extend(self._layouts.check_new_table(table))
+            for table in filter(None, map(changed.tables_by_id.get, difference.definitions)):
+                mapping_warnings.extend(self._layouts.check_new_table(table))
             if state.claim is not None and state.claim.changes_catalog:
                 return None
-            made.append(changed)
-            return replace(state, catalog=changed.version, format=FORMAT), encode_catalog_changes(written)
+            results.append(changed)
+            return replace(state, catalog=changed.version, format=FORMAT), encode_catalog_changes(difference)
 
         before = {t.id for t in self._state_cache.catalog(refresh=True).tables}
         while True:
-            state = records.change_state(moved)
+            state = meta_table.change_state(apply_change)
             self._state_cache.update(state)
-            if made:
+            if results:
                 break
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise MaintainerBusy(
                     f"A view of {self._handle.namespace} is being published by {state.claim and state.claim.owner}.",
                     hint="Try again when it is done.",
                 )
             time.sleep(0.05)
-        for table in (t for t in made[0].tables if t.id not in before):
+        for table in (t for t in results[0].tables if t.id not in before):
             self._layouts.ensure_table(self._layouts.layout_of(table))
-        for warning in said:
+        for warning in mapping_warnings:
             warnings.warn(warning, stacklevel=3)
         return self._state_cache.catalog(refresh=True)
 

@@ -1,4 +1,4 @@
-"""`vk hbase`: an HBase of one's own on this machine, to try things out. Mounted into `vk` as a group of commands."""
+"""`vk hbase`: a private HBase on this machine, for tests and trials. The commands are mounted into `vk` as a group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _DATA_DIRECTORY = Path(".viewkeeper-hbase")
 
 
 def scratch_url(scratch: str) -> str:
-    """A new namespace in the HBase that `vk hbase start` has started, with its state in the directory `scratch`."""
+    """Return the URL of a new namespace in the HBase that `vk hbase start` runs; its state is in the directory
+    `scratch`."""
     from viewkeeper.errors import StoreError
     from viewkeeper_hbase.devserver.server import Server
 
@@ -66,18 +67,18 @@ def stop(data: Data = _DATA_DIRECTORY) -> None:
 
 
 def status(data: Data = _DATA_DIRECTORY) -> None:
-    """What runs and whether it answers. The exit code is 1 if it does not.
+    """Show which processes run and whether HBase answers. The exit code is 1 if it does not.
 
     Example: vk hbase status --data ./hbase
     """
     from viewkeeper_hbase.devserver.server import Server
 
-    seen = Server(data).status()
-    typer.echo(f"data     {seen.data}")
-    typer.echo(f"hbase    {f'runs (pid {seen.hbase_pid})' if seen.hbase else 'does not run'}")
-    typer.echo(f"gateway  {f'runs (pid {seen.gateway_pid})' if seen.gateway else 'does not run'}")
-    typer.echo(f"answers  {f'yes, at {seen.url}' if seen.answers else 'no'}")
-    if not seen.answers:
+    server_status = Server(data).status()
+    typer.echo(f"data     {server_status.data}")
+    typer.echo(f"hbase    {f'runs (pid {server_status.hbase_pid})' if server_status.hbase else 'does not run'}")
+    typer.echo(f"gateway  {f'runs (pid {server_status.gateway_pid})' if server_status.gateway else 'does not run'}")
+    typer.echo(f"answers  {f'yes, at {server_status.url}' if server_status.answers else 'no'}")
+    if not server_status.answers:
         raise typer.Exit(1)
 
 

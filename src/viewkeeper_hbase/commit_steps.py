@@ -1,6 +1,6 @@
-"""What is HBase's about committing a batch (`store/redo`): its cells, whose time is the batch's number.
+"""The HBase side of committing a batch (`viewkeeper.store.redo`): view cells whose time is the batch's number.
 
-Done twice, cells of the same time are the same.
+Writing is idempotent: a second write of the same cells with the same time changes nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ _REGION_ROWS = 200_000
 _MAX_REGIONS = 16
 _KEY = "key"
 _STALE_WRITER_SECONDS = 5.0
-"""Seconds after which a writer of cells looks whether somebody else has done it."""
+"""Seconds after the start of the commit from which a writer of cells first checks whether the batch is already
+published."""
 _PIECE_ROWS = 20_000
-"""Rows that are written as one piece of work, where pieces are spread."""
+"""Rows of one piece of work, when the cells of a table are written by several tasks."""
 
 
 def encode_table_redo(layout: Layout, change: ViewChange, is_new: bool) -> TableRedo:
-    """What a view's change writes to its HBase table, which is `fresh` if it must be made."""
+    """Return what a view's change writes to its HBase table; `is_new` says that the table must be created first."""
     keys, cells = layout.encode(change.puts)
     family = layout.column_family()
     return TableRedo(
@@ -58,19 +59,22 @@ def next_published_batch(
     delta_files: Sequence[tuple[int, str]],
     forgotten_position: int,
 ) -> PublishedBatch:
-    """The batch, the batches back to which views can be read with this one, whose position is after the head, and the
-    deltas of views that are not stored: table and file of this batch's, and those of before after what is forgotten."""
-    known = previous.readable_batches if previous is not None else ()
-    position = max(head, known[-1].position if known else 0) + 1
-    now = PastBatch(batch.number, position, time.time())
-    told = DeltaFiles() if previous is None else previous.delta_files.without_older(forgotten_position)
-    told = told.with_files([DeltaFile(batch.number, position, now.time, table, file) for table, file in delta_files])
-    return PublishedBatch(batch, (*known[1 - VIEW_VERSIONS :], now), told)
+    """Return the record of `batch`: its position is after the head; it lists the batches at which views remain
+    readable, this one last, and the delta files of views that are not stored: those of this batch (table and
+    file), and the earlier ones after `forgotten_position`."""
+    readable = previous.readable_batches if previous is not None else ()
+    position = max(head, readable[-1].position if readable else 0) + 1
+    entry = PastBatch(batch.number, position, time.time())
+    files = DeltaFiles() if previous is None else previous.delta_files.without_older(forgotten_position)
+    files = files.with_files(
+        [DeltaFile(batch.number, position, entry.time, table, file) for table, file in delta_files]
+    )
+    return PublishedBatch(batch, (*readable[1 - VIEW_VERSIONS :], entry), files)
 
 
 @dataclass(frozen=True)
 class RedoPiece:
-    """Some rows of one table of a claimed redo, which whoever writes them reads by himself."""
+    """Some rows of one table of a claimed redo. The task that writes them reads the redo file itself."""
 
     url: str
     directory: str
@@ -89,26 +93,31 @@ def finish_claimed_batch(
     parallel_map: ParallelMap | None = None,
     redo: Redo | None = None,
 ) -> DatabaseState:
-    """Steps 3c and 4 of a claimed batch, by whoever claimed it, who has its redo, or by a successor.
+    """Do steps 3c and 4 for a claimed batch. The caller is the claimant, which passes its redo, or a successor.
 
-    With `spread`, large tables are written piece by piece by whoever does its work, each over a connection of his own.
-    A piece that is written twice, or by two at once, leaves the same cells: so step 3c may be repeated in any part.
+    With `parallel_map`, the cells of a large table are written in pieces by its tasks, each over a connection of
+    its own. A piece that is written twice, or by two tasks at the same time, leaves the same cells, so any part
+    of step 3c may be repeated.
     """
 
-    begun = time.time()
+    started = time.time()
 
     def write(table: TableRedo, number: int) -> None:
-        # Whoever was asleep may come when the batch is long published and HBase has forgotten a later batch's deletes.
-        if time.time() - begun > _STALE_WRITER_SECONDS and meta_table.read_state().published >= number:
+        # A process that was suspended may resume long after the batch was published, when HBase has already discarded
+        # the delete markers of a later batch; its old cells would reappear.
+        if time.time() - started > _STALE_WRITER_SECONDS and meta_table.read_state().published >= number:
             return
         _create_if_new(meta_table.client, table)
         if parallel_map is None or table.puts.num_rows + table.deletes.num_rows < 2 * _PIECE_ROWS:
             write_cells(meta_table.client, table, number)
             return
-        of = (url, str(directory), claimed.file, claimed.digest, table.name)
-        pieces = [RedoPiece(*of, (at, at + _PIECE_ROWS), (0, 0)) for at in range(0, table.puts.num_rows, _PIECE_ROWS)]
+        redo_fields = (url, str(directory), claimed.file, claimed.digest, table.name)
+        pieces = [
+            RedoPiece(*redo_fields, (at, at + _PIECE_ROWS), (0, 0)) for at in range(0, table.puts.num_rows, _PIECE_ROWS)
+        ]
         pieces += [
-            RedoPiece(*of, (0, 0), (at, at + _PIECE_ROWS)) for at in range(0, table.deletes.num_rows, _PIECE_ROWS)
+            RedoPiece(*redo_fields, (0, 0), (at, at + _PIECE_ROWS))
+            for at in range(0, table.deletes.num_rows, _PIECE_ROWS)
         ]
         parallel_map(_write_piece, pieces)
 
@@ -118,7 +127,7 @@ def finish_claimed_batch(
 def _write_piece(piece: RedoPiece) -> None:
     redo = _read_redo(piece.directory, piece.file, piece.digest)
     if MetaTable(worker_client(piece.url), parse_url(piece.url).namespace).read_state().published >= redo.number:
-        return  # an attempt that comes late
+        return  # a delayed attempt: the batch is published already
     table = next(t for t in redo.tables if t.name == piece.table)
     puts, deletes = ((stop - start, start) for start, stop in (piece.puts, piece.deletes))
     rows = replace(table, puts=table.puts.slice(puts[1], puts[0]), deletes=table.deletes.slice(deletes[1], deletes[0]))
@@ -127,7 +136,7 @@ def _write_piece(piece: RedoPiece) -> None:
 
 @lru_cache(maxsize=1)
 def _read_redo(directory: str, file: str, digest: str) -> Redo:
-    """Read once a worker, and its digest checked once."""
+    """Read a redo file and check its digest, once per worker and file."""
     return redo_file.read_redo(StateDirectory(directory), file, digest)
 
 
@@ -140,7 +149,7 @@ def _create_if_new(client: HBaseClient, table: TableRedo) -> None:
 
 
 def write_cells(client: HBaseClient, table: TableRedo, number: int) -> None:
-    """Step 3c for rows of a table. A row that is replaced gets all its cells anew; those of NULLs are deleted."""
+    """Do step 3c for rows of a table. A replaced row gets all its cells again; the cells of NULL values are deleted."""
     keys = table.puts[_KEY].combine_chunks()
     cells = {name.encode(): table.puts[name] for name in table.puts.column_names if name != _KEY}
     if len(keys):
@@ -153,7 +162,7 @@ def write_cells(client: HBaseClient, table: TableRedo, number: int) -> None:
 
 
 def create_table(client: HBaseClient, name: str, family: ColumnFamily, splits: Sequence[bytes] = ()) -> None:
-    """Make a table, unless somebody was faster."""
+    """Create a table, unless another process has created it meanwhile."""
     try:
         client.admin.create(name, [family], splits=splits)
     except (AlreadyExists, OutcomeUnknown):
@@ -162,7 +171,7 @@ def create_table(client: HBaseClient, name: str, family: ColumnFamily, splits: S
 
 
 def _split_points(keys: pa.Array) -> tuple[bytes, ...]:
-    """Keys that cut a first load into regions of similar size."""
+    """Return row keys that split a first load into regions of similar size."""
     parts = min(_MAX_REGIONS, len(keys) // _REGION_ROWS)
     if parts < 2:
         return ()

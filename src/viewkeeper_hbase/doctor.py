@@ -1,4 +1,4 @@
-"""`vk doctor` on HBase: the gateway, the tables, a batch that waits to be finished, the push, rows put aside."""
+"""`vk doctor` on HBase: the gateway, the tables, an unfinished batch, push capture and rejected rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from viewkeeper_hbase.thrift.client import HBaseClient
 def examine_database(
     client: HBaseClient, meta_table: MetaTable, layouts: Layouts, redo: StateDirectory
 ) -> Iterator[Finding]:
-    """Everything of the store's own; nothing is changed."""
+    """Check what is specific to HBase; nothing is changed."""
     started = time.perf_counter()
     meta_table.read_state()
-    took = 1000 * (time.perf_counter() - started)
-    yield Finding("gateway", True, f"{client.pool.gateway.address} answers in {took:.1f} ms")
+    milliseconds = 1000 * (time.perf_counter() - started)
+    yield Finding("gateway", True, f"{client.pool.gateway.address} answers in {milliseconds:.1f} ms")
     catalog, _ = meta_table.read_consistent()  # raises if the records are damaged
     yield Finding(
         "records",
@@ -40,13 +40,13 @@ def examine_database(
     yield from _check_claim(meta_table, redo)
     yield from _check_push(meta_table, layouts, catalog)
     for table in catalog.tables:
-        if aside := RejectedRows(meta_table).list_rows(table):
-            text = f"{len(aside)} rows of {table.name} cannot be read; the first: {aside[0].key!r}, {aside[0].reason}"
+        if rows := RejectedRows(meta_table).list_rows(table):
+            text = f"{len(rows)} rows of {table.name} cannot be read; the first: {rows[0].key!r}, {rows[0].reason}"
             yield Finding("rejects", False, text, "Correct these rows, or the mapping of the table.")
 
 
 def _check_tables(client: HBaseClient, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
-    found = [one for table in catalog.tables for one in _check_table(client, layouts, table)]
+    found = [finding for table in catalog.tables for finding in _check_table(client, layouts, table)]
     yield from found
     if not found:
         yield Finding("tables", True, "each is as it was mapped or made")
@@ -55,16 +55,18 @@ def _check_tables(client: HBaseClient, layouts: Layouts, catalog: Catalog) -> It
 def _check_table(client: HBaseClient, layouts: Layouts, table: Table) -> Iterator[Finding]:
     layout = layouts.layout_of(table)
     try:
-        there = client.admin.describe(layout.name)
+        described = client.admin.describe(layout.name)
         if layout.is_owned:
-            family, wanted = there.family(layout.families[0]), layout.column_family()
+            family, expected = described.family(layout.families[0]), layout.column_family()
             versions = (family.max_versions or 1) if family is not None and family.keep_deleted_cells else 0
-            if versions < (wanted.max_versions or 1):
-                text = f"{layout.name} keeps {versions} versions of rows and deleted cells, not {wanted.max_versions}"
-                advice = f"Set VERSIONS => {wanted.max_versions} and KEEP_DELETED_CELLS => 'TRUE' again, then vk audit."
+            if versions < (expected.max_versions or 1):
+                text = f"{layout.name} keeps {versions} versions of rows and deleted cells, not {expected.max_versions}"
+                advice = (
+                    f"Set VERSIONS => {expected.max_versions} and KEEP_DELETED_CELLS => 'TRUE' again, then vk audit."
+                )
                 yield Finding("tables", False, text, advice)
         else:
-            for warning in check_mapping(layout, there):
+            for warning in check_mapping(layout, described):
                 yield Finding("tables", True, warning, "vk audit finds what capture cannot.")
     except ViewkeeperError as error:
         if not layout.is_owned or client.admin.exists(layout.name):
@@ -72,21 +74,23 @@ def _check_table(client: HBaseClient, layouts: Layouts, table: Table) -> Iterato
 
 
 def _check_push(meta_table: MetaTable, layouts: Layouts, catalog: Catalog) -> Iterator[Finding]:
-    note, told = meta_table.read_note(settings.AGREEMENT_NOTE), meta_table.read_note(settings.STATUS_NOTE)
+    note, status = meta_table.read_note(settings.AGREEMENT_NOTE), meta_table.read_note(settings.STATUS_NOTE)
     if note is None:
         return
-    agreed = PushAgreement.from_json(note)
+    agreement = PushAgreement.from_json(note)
     names = [layouts.layout_of(table).name for table in catalog.tables]
-    if lacking := sorted(name for name in names if not agreed.is_covered(name)):
-        text = f"the peer {agreed.peer} does not cover {', '.join(lacking)}: windows of time are scanned there"
+    if uncovered := sorted(name for name in names if not agreement.is_covered(name)):
+        text = f"the peer {agreement.peer} does not cover {', '.join(uncovered)}: windows of time are scanned there"
         yield Finding("push", False, text, "Call vk hbase push enable again.")
-    if told is None:
-        yield Finding("push", True, f"the peer {agreed.peer} is agreed; nobody maintains, and HBase may keep its WALs")
-    elif told["by"] != "push":
-        text = f"it cannot be shown that all has come, and windows of time are scanned: {told['reason']}"
+    if status is None:
+        yield Finding(
+            "push", True, f"the peer {agreement.peer} is agreed; nobody maintains, and HBase may keep its WALs"
+        )
+    elif status["by"] != "push":
+        text = f"it cannot be shown that all has come, and windows of time are scanned: {status['reason']}"
         yield Finding("push", False, text, "vk hbase push status shows the queues.")
     else:
-        yield Finding("push", True, f"HBase pushes, through the peer {agreed.peer}")
+        yield Finding("push", True, f"HBase pushes, through the peer {agreement.peer}")
 
 
 def _check_claim(meta_table: MetaTable, redo: StateDirectory) -> Iterator[Finding]:

@@ -1,8 +1,9 @@
-"""The maintainer's lease: a row that names its holder and when it ends, by HBase's clock.
+"""The maintainer's lease: a row that names its holder and its expiry by HBase's clock.
 
-A holder renews it three times in its span. One that dies leaves it to run out; whoever comes next takes it over by
-check-and-put, so two never hold it. A holder that was asleep for longer loses it: it learns so when it renews or
-publishes, and a batch that it had claimed is the same whoever finishes it (`commit`).
+The holder renews the lease three times in its duration. The lease of a process that died runs out, and the next
+process takes it over by check-and-put, so two processes never hold it. A holder that was suspended for longer
+than the duration loses the lease and notices at its next renewal or publication. A batch that it had claimed has
+the same cells whichever process finishes it (`commit_steps`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from viewkeeper_hbase.push.attachment import PushAttachment
 from viewkeeper_hbase.thrift.errors import OutcomeUnknown
 
 LEASE_SECONDS = 10.0
-"""Seconds for which a lease holds without being renewed."""
+"""Seconds for which a lease is valid without renewal."""
 
 _ROW, _COLUMN = b"lease", b"m:lease"
 
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """The lease as it is stored; `expiry` in milliseconds of HBase's clock. No owner: it is free."""
+    """The stored lease; `expiry` is in milliseconds of HBase's clock. `owner` None means that the lease is free."""
 
     owner: str | None
     expiry: int
@@ -45,7 +46,7 @@ class LeaseRecord:
 
 
 class RowLease:
-    """The right to maintain, renewed in the background until released or lost."""
+    """A held lease, renewed by a background thread until it is released or lost."""
 
     def __init__(self, meta_table: MetaTable, lease_seconds: float, owner: str, record: bytes) -> None:
         self._meta_table, self._lease_seconds, self._owner, self._record = meta_table, lease_seconds, owner, record
@@ -58,11 +59,11 @@ class RowLease:
 
     @property
     def is_held(self) -> bool:
-        """Whether it has not been released, nor seen to be lost."""
+        """Whether the lease is neither released nor known to be lost."""
         return not (self.is_lost or self._released.is_set() or os.getpid() != self._process_id)
 
     def release(self) -> None:
-        """Give the lease back; again is no error."""
+        """Release the lease; a second call does nothing."""
         if self._released.is_set():
             return
         self._released.set()
@@ -71,7 +72,7 @@ class RowLease:
         if self.on_release is not None:
             self.on_release()
         self._thread.join(timeout=self._lease_seconds)
-        with suppress(StoreError):  # if it cannot be given back it runs out
+        with suppress(StoreError):  # a lease that cannot be released runs out
             _replace_record(self._meta_table, self._record, LeaseRecord(None, 0, secrets.token_hex(4)))
 
     def _renew_until_released(self) -> None:
@@ -85,11 +86,11 @@ class RowLease:
                     return
                 self._record = new.to_bytes()
             except StoreError:
-                continue  # the server is away; the lease may run out meanwhile, and the next try tells
+                continue  # the server cannot be reached; the next renewal finds out whether the lease has run out
 
 
 class HBaseLeaseStore(LeaseStore):
-    """One maintainer at a time. With the lease begins and ends what HBase pushes."""
+    """Grants the lease to one maintainer at a time. Push capture begins and ends with the lease."""
 
     def __init__(self, handle: HBaseHandle, push_attachment: PushAttachment) -> None:
         self._handle, self._push_attachment = handle, push_attachment
@@ -98,7 +99,7 @@ class HBaseLeaseStore(LeaseStore):
 
     @property
     def is_lost(self) -> bool:
-        """Whether this process held the lease, and another has taken it."""
+        """Whether this process held the lease and another process has taken it over."""
         return self._lease is not None and self._lease.is_lost
 
     @property
@@ -107,21 +108,21 @@ class HBaseLeaseStore(LeaseStore):
         return self._lease is not None and self._lease.is_held
 
     def acquire_lease(self) -> RowLease:
-        opened = self._handle
-        opened.require_writable()
-        held = acquire_lease(opened.meta_table, self._lease_seconds)
+        handle = self._handle
+        handle.require_writable()
+        lease = acquire_lease(handle.meta_table, self._lease_seconds)
         try:
-            claimed = opened.state_cache.state(refresh=True).claim
-            if claimed is not None:  # whoever held the lease before could not finish
-                commit_steps.finish_claimed_batch(opened.meta_table, opened.redo_directory, claimed)
-                opened.state_cache.update(None)
+            claim = handle.state_cache.state(refresh=True).claim
+            if claim is not None:  # the previous holder could not finish its batch
+                commit_steps.finish_claimed_batch(handle.meta_table, handle.redo_directory, claim)
+                handle.state_cache.update(None)
             self._push_attachment.begin()
         except BaseException:
-            held.release()
+            lease.release()
             raise
-        held.on_release = self._push_attachment.end
-        self._lease = held
-        return held
+        lease.on_release = self._push_attachment.end
+        self._lease = lease
+        return lease
 
     def lease_holder(self) -> str | None:
         self._handle.require_open()
@@ -129,30 +130,30 @@ class HBaseLeaseStore(LeaseStore):
 
 
 def acquire_lease(meta_table: MetaTable, lease_seconds: float) -> RowLease:
-    """The lease, or MaintainerBusy with the holder's name."""
+    """Acquire the lease, or raise MaintainerBusy with the holder's name."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     owner = f"process {os.getpid()} on {socket.gethostname()} since {since}"
     while True:
         now = meta_table.read_clock()
         raw = _read_record(meta_table)
-        held = LeaseRecord(**json.loads(raw)) if raw else None
-        if held is not None and held.owner is not None and held.expiry > now:
+        current = LeaseRecord(**json.loads(raw)) if raw else None
+        if current is not None and current.owner is not None and current.expiry > now:
             raise MaintainerBusy(
-                f"The database {meta_table.namespace} is maintained by {held.owner}.",
-                hint=f"{BUSY_HINT} If it died, its lease ends in {(held.expiry - now) / 1000:.1f} s.",
+                f"The database {meta_table.namespace} is maintained by {current.owner}.",
+                hint=f"{BUSY_HINT} If it died, its lease ends in {(current.expiry - now) / 1000:.1f} s.",
             )
-        mine = LeaseRecord(owner, now + int(lease_seconds * 1000), secrets.token_hex(4))
-        if _replace_record(meta_table, raw, mine):
-            return RowLease(meta_table, lease_seconds, owner, mine.to_bytes())
+        new = LeaseRecord(owner, now + int(lease_seconds * 1000), secrets.token_hex(4))
+        if _replace_record(meta_table, raw, new):
+            return RowLease(meta_table, lease_seconds, owner, new.to_bytes())
 
 
 def lease_holder(meta_table: MetaTable) -> str | None:
-    """Who maintains the database now; None if nobody does."""
+    """Return the process that maintains the database now, or None."""
     raw = _read_record(meta_table)
     if raw is None:
         return None
-    held = LeaseRecord(**json.loads(raw))
-    return held.owner if held.owner is not None and held.expiry > meta_table.read_clock() else None
+    current = LeaseRecord(**json.loads(raw))
+    return current.owner if current.owner is not None and current.expiry > meta_table.read_clock() else None
 
 
 def _read_record(meta_table: MetaTable) -> bytes | None:
@@ -161,7 +162,7 @@ def _read_record(meta_table: MetaTable) -> bytes | None:
 
 
 def _replace_record(meta_table: MetaTable, old: bytes | None, new: LeaseRecord) -> bool:
-    """Whether the lease is `new` now; a lost answer is settled by reading."""
+    """Replace the lease by compare-and-put; return whether it is `new` now. After a lost answer the row is read."""
     try:
         return meta_table.client.put_if(meta_table.table, _ROW, _COLUMN, old, {_COLUMN: new.to_bytes()})
     except OutcomeUnknown:

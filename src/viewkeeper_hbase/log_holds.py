@@ -1,10 +1,11 @@
-"""Holds: from where on the changes of views that are not stored are kept for a subscriber that will come back.
+"""Log retention holds: promises to keep the changes of views that are not stored, for a subscriber that will return.
 
     note hold:NAME      position, expiry
 
-These changes are files of ours (`redo.streams`), forgotten when no hold needs them. Those of a stored view are versions
-of its cells, which HBase counts: nobody can hold them. A position whose files are gone is refused; one that a batch
-forgets in the moment in which it is first held is refused when it is read.
+These changes are delta files (`viewkeeper.store.redo.delta_files`), dropped when no hold needs them. The changes
+of a stored view are versions of its cells, whose number HBase limits, so they cannot be held. A position whose
+files are gone is refused; a position that a batch drops at the same moment at which it is first held is refused
+when it is read.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _NOTE_PREFIX = "hold:"
 
 
 class DeltaFileHolds:
-    """Those of one database."""
+    """The holds of one database."""
 
     def __init__(self, meta_table: MetaTable, state_cache: StateCache) -> None:
         self._meta_table, self._state_cache = meta_table, state_cache
 
     def put(self, hold: LogHold, view: Table) -> None:
-        """Keep what happened to a view after a position."""
+        """Keep the changes of a view after a position."""
         if view.is_stored:
             raise Unsupported(
                 f"HBase keeps what {VIEW_VERSIONS} batches did to {view.name}, and no more for anybody.",
@@ -47,21 +48,21 @@ class DeltaFileHolds:
             )
 
     def remove(self, name: str) -> None:
-        """Let go of it; an unknown name is no error."""
+        """Remove a hold; an unknown name is no error."""
         self._meta_table.put_note(_NOTE_PREFIX + name, None)
 
     def active_holds(self) -> list[LogHold]:
-        """Those that have not expired."""
+        """Return the holds that have not expired."""
         return [hold for hold in self._read_holds() if hold.expiry is None or hold.expiry > time.time()]
 
     def retention_floor(self, up_to: int, delta_files: DeltaFiles) -> int:
-        """Up to where changes can be forgotten, of those up to a position; who expired is forgotten, too."""
+        """Return the position, at most `up_to`, up to which changes can be dropped, and remove expired holds."""
         if not delta_files.files or delta_files.files[0].position > up_to:
-            return up_to  # nothing would be: nobody need be asked
-        lasting = self.active_holds()
-        for name in {hold.name for hold in self._read_holds()} - {hold.name for hold in lasting}:
+            return up_to  # no file would be dropped: the holds need not be read
+        active = self.active_holds()
+        for name in {hold.name for hold in self._read_holds()} - {hold.name for hold in active}:
             self.remove(name)
-        return min([up_to, *(hold.position for hold in lasting)])
+        return min([up_to, *(hold.position for hold in active)])
 
     def _read_holds(self) -> list[LogHold]:
         return [LogHold(**note) for note in self._meta_table.read_notes(_NOTE_PREFIX).values()]

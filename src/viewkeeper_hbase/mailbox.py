@@ -1,4 +1,4 @@
-"""Requests to the process that maintains: a row `request:NAME` of the meta table, a cell for each part."""
+"""Requests to the maintainer: a row `request:NAME` of the meta table, with a cell for each part of the message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROW_PREFIX = b"request:"
 
 
 class RowMailbox(Mailbox):
-    """Of a database in HBase."""
+    """The mailbox of a database in HBase."""
 
     poll_interval = 0.5
 
@@ -25,10 +25,10 @@ class RowMailbox(Mailbox):
         for cells in self._meta_table.client.scan(
             self._meta_table.table, ScanRequest(start=_ROW_PREFIX, stop=_ROW_PREFIX + b"\xff")
         ):
-            written = cells.column(_column(REQUEST)).to_pylist()
+            requests = cells.column(_column(REQUEST)).to_pylist()
             keys = cells.keys.to_pylist()
             found += [
-                key[len(_ROW_PREFIX) :].decode() for key, value in zip(keys, written, strict=True) if value is not None
+                key[len(_ROW_PREFIX) :].decode() for key, value in zip(keys, requests, strict=True) if value is not None
             ]
         return found
 

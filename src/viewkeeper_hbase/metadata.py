@@ -1,18 +1,18 @@
-"""What the database knows about itself: one row of the table `namespace:viewkeeper.meta`, changed by check-and-put.
+"""The database's own records: one row of the table `namespace:viewkeeper.meta`, changed by check-and-put.
 
-    database    m:state     which batch is published, which catalog counts, and who has claimed the next batch (JSON)
+    database    m:state     the published batch's number, the catalog's version, the claim on the next batch (JSON)
                 m:catalog   the head of the catalog     } JSON, compressed, behind a checksum; written in the same
-                m:dN        table or view number N of it } step as the state that names them (`catalogs`)
+                m:dN        table or view number N of it } step as the state (`viewkeeper.store.catalog_records`)
                 m:batch     the published batch         }
-    lease       m:lease     who maintains (`lease`)
-    clock       m:clock     a counter whose time is the server's clock
-    note:NAME   m:note      what the maintainer wants others to see
-    request:NAME            what another process wants of the maintainer (`mailbox`)
-    reject:...  m:reject    rows that could not be read
+    lease       m:lease     the lease's holder (`lease`)
+    clock       m:clock     a counter; the time of its cell is the server's clock
+    note:NAME   m:note      what the maintainer publishes for other processes
+    request:NAME            what another process requests of the maintainer (`mailbox`)
+    reject:...  m:reject    rows that could not be decoded
 
-HBase changes one row atomically and compares one column first. So all that must change together is in one row, and the
-column that is compared is the state. A change whose answer is lost is settled by reading: the state lists the last
-few changes by ticket.
+HBase changes one row atomically, after comparing one of its columns. So everything that must change together is
+in one row, and the state is the compared column. When the answer to a change is lost, the state is read: it lists
+the tickets of the last changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from viewkeeper.errors import CorruptState, FormatTooNew, MaintainerBusy, NotADatabase
+from viewkeeper.errors import CorruptState, FormatTooNew, FormatTooOld, MaintainerBusy, NotADatabase
 from viewkeeper.model.catalog.catalog import Catalog
 from viewkeeper.store import catalog_records
 from viewkeeper.store.contract.store import Batch
@@ -39,10 +39,8 @@ from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.errors import AlreadyExists, NoSuchTable, OutcomeUnknown
 from viewkeeper_hbase.thrift.scan import ScanRequest
 
-FORMAT = 4
-"""1: the whole catalog in `m:catalog`, which is read until its first change. 2: a cell for each table and view. 3: the
-count of a bag's row in the cell `c:¤count`. 4: tables keep initial values and narrower types, views the names of their
-texts."""
+FORMAT = 5
+"""Of the whole database. A database of another format is refused: its data is loaded again."""
 
 _ROW = b"database"
 _STATE, _CATALOG, _BATCH = b"m:state", b"m:catalog", b"m:batch"
@@ -52,7 +50,7 @@ _NOTE = b"m:note"
 _MAX_TICKETS = 8
 
 CellChanges = dict[bytes, bytes | None]
-"""Columns and what is put there; None: what is there is deleted."""
+"""Columns and their new values; None deletes the cell."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,8 @@ class DatabaseState(LedgerState):
         data = json.loads(value)
         if data["format"] > FORMAT:
             raise FormatTooNew(f"The database has format {data['format']}; this version reads up to {FORMAT}.")
+        if data["format"] < FORMAT:
+            raise FormatTooOld(f"The database has format {data['format']}; this version reads {FORMAT}.")
         claim = Claim(**data["claim"]) if data["claim"] else None
         return DatabaseState(
             data["published"], data["catalog"], claim, data["uuid"], tuple(data["tickets"]), data["format"]
@@ -79,7 +79,7 @@ class DatabaseState(LedgerState):
 
 @dataclass(frozen=True)
 class PastBatch:
-    """A batch of the past: the position after which it was published, by which subscribers resume, and when."""
+    """An earlier batch: its number, its position, by which subscribers resume, and the time of its publication."""
 
     number: int
     position: int
@@ -88,9 +88,9 @@ class PastBatch:
 
 @dataclass(frozen=True)
 class PublishedBatch:
-    """The value of `m:batch`: the published batch, with what its capture had seen of each table's last seconds
-    (`windows`), the batches back to which views can be read, the oldest first, this one last, and the deltas of views
-    that are not stored."""
+    """The value of `m:batch`: the published batch with its capture marks (`capture.time_windows`); the batches at
+    which views can still be read, the oldest first, this one last; and the delta files of views that are not
+    stored."""
 
     batch: Batch
     readable_batches: tuple[PastBatch, ...]
@@ -99,24 +99,24 @@ class PublishedBatch:
     def to_json(self) -> dict[str, Any]:
         past = [[p.number, p.position, p.time] for p in self.readable_batches]
         batch = {"number": self.batch.number, "cut": self.batch.cut, "record": self.batch.record}
-        seen = {
+        capture_marks = {
             str(t): [n.low, n.digest] if n.push is None else [n.low, n.digest, n.push.to_json()]
             for t, n in self.batch.capture_marks.items()
             if isinstance(n, HBaseCaptureMark)
         }
         streams = {} if self.delta_files == DeltaFiles() else {"streams": self.delta_files.to_json()}
-        return {**batch, "seen": seen, "past": past, **streams}
+        return {**batch, "seen": capture_marks, "past": past, **streams}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> PublishedBatch:
-        seen = {int(table): _decode_mark(*noted) for table, noted in data["seen"].items()}
-        batch = Batch(data["number"], data["cut"], data["record"], seen)
+        capture_marks = {int(table): _decode_mark(*mark) for table, mark in data["seen"].items()}
+        batch = Batch(data["number"], data["cut"], data["record"], capture_marks)
         streams = DeltaFiles.from_json(data["streams"]) if "streams" in data else DeltaFiles()
-        return PublishedBatch(batch, tuple(PastBatch(*one) for one in data["past"]), streams)
+        return PublishedBatch(batch, tuple(PastBatch(*fields) for fields in data["past"]), streams)
 
 
 class MetaTable(Ledger[DatabaseState]):
-    """The meta table of one database; its state is the ledger of its batches."""
+    """The meta table of one database. Its state is the ledger of the batches."""
 
     def __init__(self, client: HBaseClient, namespace: str) -> None:
         self.client = client
@@ -127,7 +127,8 @@ class MetaTable(Ledger[DatabaseState]):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def open(self, mode: str, create: bool = False) -> DatabaseState:
-        """The state; with mode 'w' an empty database is made where there is none. `create`: the namespace too."""
+        """Return the state. Mode 'w' creates an empty database where none exists; `create` also creates the
+        namespace."""
         if create and mode == "w" and self.namespace not in self.client.admin.list_namespaces():
             with suppress(AlreadyExists):
                 self.client.admin.create_namespace(self.namespace)
@@ -171,10 +172,12 @@ class MetaTable(Ledger[DatabaseState]):
         *,
         expected: bytes | None = None,
     ) -> DatabaseState:
-        """Replace the state by `change(state)`, with other cells of its row, in one step; None leaves it as it is.
+        """Replace the state by `change(state)`, with other cells of its row, in one step. A change of None writes
+        nothing.
 
-        `left`: the state as this process has left it. It is tried first, without reading: if another one is there by
-        now, the comparison fails. What does not change it is decided on the state as it is.
+        `expected` is the state that this process wrote last. It is tried first, without reading: if another
+        process has changed the state since, the comparison fails and the state is read. A `change` that returns
+        None or raises is decided on the state that was read.
         """
         ticket = secrets.token_hex(4)
         unknown = 0
@@ -182,7 +185,7 @@ class MetaTable(Ledger[DatabaseState]):
             guessed, expected = expected, None
             raw = self._read_state() if guessed is None else guessed
             state = DatabaseState.from_bytes(raw)
-            if ticket in state.tickets:  # an attempt whose answer was lost
+            if ticket in state.tickets:  # an earlier attempt succeeded but its answer was lost
                 return state
             try:
                 changed = change(state)
@@ -217,13 +220,13 @@ class MetaTable(Ledger[DatabaseState]):
         if catalog_changes is not None:
             cells |= encode_catalog_changes(catalog_records.CatalogDifference.from_json(catalog_changes))
 
-        def moved(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
-            found = change(state)
-            if found is None:
+        def change_and_cells(state: DatabaseState) -> tuple[DatabaseState, CellChanges] | None:
+            changed = change(state)
+            if changed is None:
                 return None
-            return (found if catalog_changes is None else replace(found, format=FORMAT)), cells
+            return (changed if catalog_changes is None else replace(changed, format=FORMAT)), cells
 
-        return self.change_state(moved, expected=self._last_written)
+        return self.change_state(change_and_cells, expected=self._last_written)
 
     def _compare_and_write(self, expected: bytes, puts: dict[bytes, bytes], deletes: list[bytes]) -> bool:
         if deletes:
@@ -233,13 +236,14 @@ class MetaTable(Ledger[DatabaseState]):
     # -- catalog and batch --------------------------------------------------------------------------------------------
 
     def read_catalog(self, cached: Catalog) -> Catalog:
-        """The catalog; only what has changed since the `known` one is read."""
+        """Return the catalog; only definitions changed since `cached` are read."""
         while True:
             head = self._read(_CATALOG)
             if head is None or catalog_records.is_whole_catalog(head):
                 return catalog_records.read_catalog(_DatabaseRow({} if head is None else {_CATALOG: head}), cached)
             ids = catalog_records.ids_changed_after(head, cached.version) if head["floor"] <= cached.version else None
-            # A row is read as it is at one moment: what the head says and what it speaks of must be of the same.
+            # A read of a row is consistent in itself: the head and the definitions that it lists must come from the
+            # same state.
             found = self._read_cells(None if ids is None else [_CATALOG, *map(_definition_column, ids)])
             if ids is None or found.get(_CATALOG) == head:
                 return catalog_records.read_catalog(_DatabaseRow(found), cached)
@@ -247,20 +251,20 @@ class MetaTable(Ledger[DatabaseState]):
     def plan_catalog_change(
         self, cached: Catalog, change: Callable[[Catalog], Catalog]
     ) -> tuple[Catalog, Catalog, catalog_records.CatalogDifference | None]:
-        """The catalog, what it becomes by `change`, and what is to be written for that."""
+        """Return the catalog, the result of `change`, and the difference to write."""
         while True:
             cached = self.read_catalog(cached)
             head = self._read(_CATALOG)
             if head is None or head["version"] == cached.version:
-                made = change(cached)
-                return cached, made, catalog_records.diff_catalogs(head, cached, made)
+                changed = change(cached)
+                return cached, changed, catalog_records.diff_catalogs(head, cached, changed)
 
     def read_published_batch(self) -> PublishedBatch | None:
         data = self._read(_BATCH)
         return None if data is None else PublishedBatch.from_json(data)
 
     def read_consistent(self, cached: Catalog | None = None) -> tuple[Catalog, PublishedBatch | None]:
-        """Catalog and published batch of one moment: they are cells of one row."""
+        """Return the catalog and the published batch of the same state: they are cells of one row."""
         catalog = Catalog() if cached is None else cached
         found = self._read_cells([_CATALOG, _BATCH])
         if (
@@ -273,7 +277,7 @@ class MetaTable(Ledger[DatabaseState]):
         return catalog_records.read_catalog(_DatabaseRow(found), catalog), batch
 
     def _read_cells(self, columns: list[bytes] | None) -> dict[bytes, Any]:
-        """These cells of the database's row, or all but the state, as JSON."""
+        """Return these cells of the database's row, decoded; None reads all but the state."""
         found = self.client.get(self.table, _ROW, columns or ()) or {}
         return {column: decode_record(cell.value, column) for column, cell in found.items() if column != _STATE}
 
@@ -284,7 +288,7 @@ class MetaTable(Ledger[DatabaseState]):
     # -- clock and notes ----------------------------------------------------------------------------------------------
 
     def read_clock(self) -> int:
-        """The server's time now, in milliseconds since 1970."""
+        """Return the server's time in milliseconds since 1970."""
         return self.client.increment_counter(self.table, b"clock", _CLOCK).time
 
     def read_note(self, name: str) -> Any:
@@ -300,7 +304,7 @@ class MetaTable(Ledger[DatabaseState]):
             self.client.put(self.table, key, {_NOTE: encode_record(note)})
 
     def read_notes(self, prefix: str) -> dict[str, Any]:
-        """The notes whose name begins with a prefix."""
+        """Return the notes whose names begin with `prefix`."""
         start = b"note:" + prefix.encode()
         found = {}
         for cells in self.client.scan(self.table, ScanRequest(start=start, stop=start + b"\xff")):
@@ -316,7 +320,7 @@ def _decode_mark(low: int, digest: str, push: list[Any] | None = None) -> HBaseC
 
 
 class _DatabaseRow:
-    """Cells of the database's row, read at one moment (`catalogs.Kept`)."""
+    """The cells of the database's row from one read (`catalog_records.CatalogRecords`)."""
 
     def __init__(self, cells: Mapping[bytes, Any]) -> None:
         self._cells = cells

@@ -1,4 +1,4 @@
-"""`vk hbase push` and `vk hbase listen`: changes that HBase pushes, agreed with its administrator."""
+"""`vk hbase push` and `vk hbase listen`: capture of changes that HBase pushes, agreed with its administrator."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _CONF_DIRECTORY = Path(".viewkeeper-hbase/conf")
 def install(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory of HBase's class path.")],
 ) -> None:
-    """Put the endpoint's jar where HBase finds it: on the class path of the master and of every region server.
+    """Copy the endpoint's jar into HBase's class path, on the master and on every region server.
 
-    They read it when they start. No table is altered, and nothing is sent until `vk hbase push enable`.
+    They load it when they start. No table is altered, and nothing is sent until `vk hbase push enable`.
 
     Example: vk hbase push install /opt/hbase/lib
     """
@@ -80,10 +80,10 @@ def enable(
         int, typer.Option(min=1, help="Milliseconds at most between two looks at a WAL without news.")
     ] = 50,
 ) -> None:
-    """Add the replication peer for the database's namespace and its tables in others, or bring it up to date.
+    """Add the replication peer for the database's namespace and its tables in others, or update it.
 
-    Whoever maintains the database receives at the addresses that are its machine's own; `vk hbase listen` does by
-    itself. Call it again when a table of another namespace was mapped.
+    The maintainer receives at those of the addresses that belong to its machine; `vk hbase listen` receives
+    without a maintainer. Repeat the command after a table of another namespace was mapped.
 
     Example: vk hbase push enable --db hbase://127.0.0.1:9090/shop --receiver 127.0.0.1:9191
     """
@@ -96,19 +96,19 @@ def enable(
 
     if (certificate is None) != (key is None) or (ca is None) != (certificate is None):
         raise BadValue("TLS needs --ca, --certificate and --key.", hint="Name all three, or none.")
-    for one in receiver:
-        settings.parse_address(one)
+    for address in receiver:
+        settings.parse_address(address)
     with open_writer(db) as store:
         namespace = parse_url(store.url).namespace
         names = {table_layout(namespace, table).name for table in store.catalog().tables}
         others = tuple(sorted(name for name in names if name.partition(":")[0] != namespace))
-        agreed = PushAgreement(peer or f"vk_{namespace}", tuple(receiver), (namespace,), others, certificate, key)
+        agreement = PushAgreement(peer or f"vk_{namespace}", tuple(receiver), (namespace,), others, certificate, key)
         secret = settings.read_secret(settings.push_directory(store.state_path), create=True)
-        PushAdmin(conf, classpath).enable(agreed, secret, secret_file, ca, pause)
-        store.put_note(settings.AGREEMENT_NOTE, agreed.to_json())
+        PushAdmin(conf, classpath).enable(agreement, secret, secret_file, ca, pause)
+        store.put_note(settings.AGREEMENT_NOTE, agreement.to_json())
         if secret_file:
             typer.echo(f"the secret is in {settings.push_directory(store.state_path)}/secret: copy it to {secret_file}")
-    typer.echo(f"the peer {agreed.peer} sends changes of {', '.join((namespace, *others))} to {', '.join(receiver)}")
+    typer.echo(f"the peer {agreement.peer} sends changes of {', '.join((namespace, *others))} to {', '.join(receiver)}")
 
 
 def disable(
@@ -119,7 +119,7 @@ def disable(
         bool, typer.Option("--keep", help="Only pause: HBase keeps its WALs until it is enabled again.")
     ] = False,
 ) -> None:
-    """Remove the replication peer: changes are found by scans again. When it is enabled again, tables are compared.
+    """Remove the replication peer: changes are found by scans again. After the next enable, tables are compared.
 
     Example: vk hbase push disable --db hbase://127.0.0.1:9090/shop
     """
@@ -127,19 +127,19 @@ def disable(
     from viewkeeper_hbase.push.admin import PushAdmin
 
     with open_writer(db) as store:
-        agreed = _agreed_settings(store)
+        agreement = _agreed_settings(store)
         if keep:
-            PushAdmin(conf, classpath).disable(agreed.peer)
+            PushAdmin(conf, classpath).disable(agreement.peer)
         else:
-            PushAdmin(conf, classpath).remove(agreed.peer)
+            PushAdmin(conf, classpath).remove(agreement.peer)
             store.put_note(settings.AGREEMENT_NOTE, None)
-    typer.echo(f"the peer {agreed.peer} {'sends nothing; HBase keeps its WALs' if keep else 'is removed'}")
+    typer.echo(f"the peer {agreement.peer} {'sends nothing; HBase keeps its WALs' if keep else 'is removed'}")
 
 
 def status(db: LocalDb, conf: ConfDir = _CONF_DIRECTORY, classpath: ClassPath = None) -> None:
-    """The peer, its queues with positions, how far it is behind, and the bytes of WAL that HBase keeps for it.
+    """Show the peer, its queues with positions, its lag, and the bytes of WAL that HBase keeps for it.
 
-    The exit code is 1 if changes are not pushed just now.
+    The exit code is 1 if changes are not pushed at present.
 
     Example: vk hbase push status --db hbase://127.0.0.1:9090/shop
     """
@@ -148,19 +148,25 @@ def status(db: LocalDb, conf: ConfDir = _CONF_DIRECTORY, classpath: ClassPath = 
     from viewkeeper_hbase.push.admin import PushAdmin
 
     with open_reader(db) as store:
-        agreed, told = _agreed_settings(store), store.note(settings.STATUS_NOTE)
-    found = PushAdmin(conf, classpath).status(agreed.peer)
-    typer.echo(f"peer      {agreed.peer}, {found.state}, to {found.receivers or ', '.join(agreed.receivers)}")
-    typer.echo(f"covers    {', '.join((*found.namespaces, *found.tables)) or 'nothing'}")
-    by = "nobody maintains" if told is None else f"{told['by']}{': ' + told['reason'] if told['reason'] else ''}"
-    typer.echo(f"capture   by {by}" if told is not None else f"capture   {by}")
-    typer.echo(f"lag       {found.lag / 1000:.1f} s")
-    typer.echo(f"held      {sum(q.unshipped_bytes for q in found.queues):,} bytes of WAL")
-    for line in align_rows([[q.server, q.queue, q.wal, q.shipped_text] for q in found.queues]):
+        agreement, published_status = _agreed_settings(store), store.note(settings.STATUS_NOTE)
+    peer_status = PushAdmin(conf, classpath).status(agreement.peer)
+    typer.echo(
+        f"peer      {agreement.peer}, {peer_status.state}, to {peer_status.receivers or ', '.join(agreement.receivers)}"
+    )
+    typer.echo(f"covers    {', '.join((*peer_status.namespaces, *peer_status.tables)) or 'nothing'}")
+    capture = (
+        "nobody maintains"
+        if published_status is None
+        else f"{published_status['by']}{': ' + published_status['reason'] if published_status['reason'] else ''}"
+    )
+    typer.echo(f"capture   by {capture}" if published_status is not None else f"capture   {capture}")
+    typer.echo(f"lag       {peer_status.lag / 1000:.1f} s")
+    typer.echo(f"held      {sum(q.unshipped_bytes for q in peer_status.queues):,} bytes of WAL")
+    for line in align_rows([[q.server, q.queue, q.wal, q.shipped_text] for q in peer_status.queues]):
         typer.echo(f"queue     {line}")
-    if any(q.length < 0 for q in found.queues):
+    if any(q.length < 0 for q in peer_status.queues):
         typer.echo("gone      HBase waits for such a WAL for ever: vk hbase push disable, then enable")
-    if found.state != "enabled" or told is None or told["by"] != "push":
+    if peer_status.state != "enabled" or published_status is None or published_status["by"] != "push":
         raise typer.Exit(1)
 
 
@@ -173,10 +179,10 @@ def listen(
         str, typer.Option("--spool", metavar="SIZE", help="Take no more when so much waits; HBase keeps it then.")
     ] = "4GB",
 ) -> None:
-    """Receive what HBase pushes and keep it in the state's place, until stopped; who maintains reads it there.
+    """Receive pushed changes into the spool of the state directory, where the maintainer reads them, until stopped.
 
-    It needs no Spark and little memory: HBase can go on forgetting its WALs while nobody maintains. While somebody else
-    receives at all agreed addresses it stands by.
+    It needs no Spark and little memory, and lets HBase drop its WALs while no maintainer runs. While all agreed
+    addresses are in use it stands by.
 
     Example: vk hbase listen --db 'hbase://127.0.0.1:9090/shop?state=/data/viewkeeper'
     """
@@ -188,21 +194,21 @@ def listen(
     from viewkeeper_hbase.push.inflow import open_receivers
     from viewkeeper_hbase.push.spool import Spool
 
-    most = parse_size(spooled, "--spool")
+    max_bytes = parse_size(spooled, "--spool")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with open_reader(db) as store:
-        agreed, directory = _agreed_settings(store), settings.push_directory(store.state_path)
+        agreement, directory = _agreed_settings(store), settings.push_directory(store.state_path)
     if at:
-        agreed = replace(agreed, receivers=tuple(at))
+        agreement = replace(agreement, receivers=tuple(at))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    spool, secret = Spool(directory, max_bytes=most, is_write_only=True), settings.read_secret(directory)
-    receivers = open_receivers(agreed, spool, secret)
+    spool, secret = Spool(directory, max_bytes=max_bytes, is_write_only=True), settings.read_secret(directory)
+    receivers = open_receivers(agreement, spool, secret)
     if not receivers:
-        typer.echo(f"standing by: none of {', '.join(agreed.receivers)} is an address of this machine that is free")
+        typer.echo(f"standing by: none of {', '.join(agreement.receivers)} is an address of this machine that is free")
     with suppress(KeyboardInterrupt):
         while not receivers and not stopped.wait(_STANDBY_SECONDS):
-            receivers = open_receivers(agreed, spool, secret)
+            receivers = open_receivers(agreement, spool, secret)
         for receiver in receivers:
             typer.echo(f"receiving at {receiver.address[0]}:{receiver.address[1]} into {directory}")
         stopped.wait()

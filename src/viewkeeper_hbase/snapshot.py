@@ -1,11 +1,12 @@
-"""One state of the database that stays readable: nothing is held, HBase keeps the versions anyway.
+"""A snapshot: one state of the database that stays readable without locks, because HBase keeps old cell versions.
 
     views           cells up to the batch's number; readable while fewer than `VIEW_VERSIONS` later ones are published
-    base tables     cells up to the time of the batch's cut; readable while no row was overwritten since more often than
-                    its table keeps versions, which is looked up after each read
+    base tables     cells up to the time of the batch's cut; readable while no row has been overwritten more often than
+                    its table keeps versions, which is checked after each read
 
-A read that comes too late raises SnapshotGone. A table of others that keeps no versions or no deleted cells has no
-past, and says so. A write that became visible late, after its batch, shows in a base table but not yet in its views.
+A read that comes too late raises SnapshotGone. A mapped table that keeps no versions or no deleted cells has no
+past state; reading it at a cut raises Unsupported. A write that became visible only after its batch shows in a
+base table but not yet in its views.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from viewkeeper_hbase.thrift.request_encoder import TimeRange
 
 
 class HBaseSnapshot(StoreSnapshot):
-    """May be used from any thread."""
+    """A snapshot at the published batch. It may be used from any thread."""
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class HBaseSnapshot(StoreSnapshot):
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         layout = self._layout_if_open(table)
-        names = pa.array([layout.row_key_encoding.encode_one(key)], pa.binary())
-        return first_row(table, self._rows(layout, names, table.arrow.names, at_cut=True))
+        row_keys = pa.array([layout.row_key_encoding.encode_one(key)], pa.binary())
+        return first_row(table, self._rows(layout, row_keys, table.arrow.names, at_cut=True))
 
     def scan(
         self,
@@ -71,22 +72,26 @@ class HBaseSnapshot(StoreSnapshot):
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
         layout = self._layout_if_open(table)
-        wanted = column_names(table, columns)
-        # What was overwritten since is looked up by key.
-        read = list(dict.fromkeys([*wanted, *(c.name for c in table.key_columns)]))
-        span, shown = self._time_range(layout, at_cut)
-        if shown is not None and not shown.number:
+        requested = column_names(table, columns)
+        # The key columns are always read: the check for overwritten rows scans by row key.
+        read_columns = list(dict.fromkeys([*requested, *(c.name for c in table.key_columns)]))
+        span, readable = self._time_range(layout, at_cut)
+        if readable is not None and not readable.number:
             return
-        seen = b""
-        for rows in self._reader.scan_keys(layout, read, span, start, stop, limit, shown):
+        checked_up_to = b""
+        for rows in self._reader.scan_keys(layout, read_columns, span, start, stop, limit, readable):
             self._layout_if_open(table)
-            if span is not None and shown is None:
-                upto = layout.encode_row_keys(pa.Table.from_batches([rows.slice(rows.num_rows - 1)]))[0].as_py() + b"\0"
-                self._check_versions(layout, seen, upto)
-                seen = upto
-            yield rows.select(wanted)
-        if span is not None and shown is None:
-            self._check_versions(layout, seen, b"")  # rows at the end that are missing
+            if span is not None and readable is None:
+                range_end = (
+                    layout.encode_row_keys(pa.Table.from_batches([rows.slice(rows.num_rows - 1)]))[0].as_py() + b"\0"
+                )
+                self._check_versions(layout, checked_up_to, range_end)
+                checked_up_to = range_end
+            yield rows.select(requested)
+        if span is not None and readable is None:
+            self._check_versions(
+                layout, checked_up_to, b""
+            )  # the range after the last row read, where rows may be missing
 
     def find(
         self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
@@ -95,34 +100,36 @@ class HBaseSnapshot(StoreSnapshot):
         return self._rows(layout, layout.encode_row_keys(keys), column_names(table, columns), at_cut=at_cut)
 
     def changed_since_cut(self, table: Table) -> ChangedKeys | None:
-        """Up to now: there is no state to stop at."""
+        """Return the keys changed between the cut and the present; a later state to stop at does not exist."""
         self._layout_if_open(table)
         if table.is_view:
             return None
-        seen = self.batch.capture_marks.get(table.id)
-        found, _ = self._capture.changed_keys(table, table.arrow.names, self.batch.cut, self._capture.head(), seen)
+        capture_mark = self.batch.capture_marks.get(table.id)
+        found, _ = self._capture.changed_keys(
+            table, table.arrow.names, self.batch.cut, self._capture.head(), capture_mark
+        )
         return None if found.keys is not None and not found.keys.num_rows else found
 
     def close(self) -> None:
         self._is_closed = True
 
     def _rows(self, layout: Layout, names: pa.Array, columns: Sequence[str], *, at_cut: bool) -> pa.Table:
-        span, shown = self._time_range(layout, at_cut)
-        if not len(names) or (shown is not None and not shown.number):
+        span, readable = self._time_range(layout, at_cut)
+        if not len(names) or (readable is not None and not readable.number):
             return layout.table.arrow.empty_table().select(list(columns))
         found = self._reader.read_rows(layout, names, columns, span).rows
-        if shown is not None:
-            shown.check_readable()
+        if readable is not None:
+            readable.check_readable()
         elif span is not None:
             ends = pc.min_max(names)
             self._check_versions(layout, ends["min"].as_py(), ends["max"].as_py() + b"\0")
         return found
 
     def _time_range(self, layout: Layout, at_cut: bool) -> tuple[TimeRange | None, ReadableBatch | None]:
-        """The times of the cells to read, and for a view the batch that is read."""
+        """Return the time range of the cells to read and, for a view, the batch that is read."""
         if layout.table.is_view:
-            shown = self._state_cache.readable_batch(self.batch.number)
-            return shown.time_range, shown
+            readable = self._state_cache.readable_batch(self.batch.number)
+            return readable.time_range, readable
         if not at_cut:
             return None, None
         if not self._layouts.has_past_versions(layout):
@@ -134,12 +141,13 @@ class HBaseSnapshot(StoreSnapshot):
         return (0, self.batch.cut + 1), None
 
     def _check_versions(self, layout: Layout, start: bytes, stop: bytes) -> None:
-        """Raise if HBase may have dropped what a row was at the cut: as many newer versions as it keeps."""
-        look = self._capture.scan_since(layout, self.batch.cut, start, stop)
-        if not len(look.row):
+        """Raise SnapshotGone if a row of the key range has as many newer versions as HBase keeps: its state at the
+        cut may be lost."""
+        window = self._capture.scan_since(layout, self.batch.cut, start, stop)
+        if not len(window.row):
             return
-        times = np.unique(np.stack([look.row, look.time]), axis=1)[0]
-        if int(np.bincount(times).max()) >= self._layouts.readable_versions(layout):
+        versions = np.unique(np.stack([window.row, window.time]), axis=1)[0]
+        if int(np.bincount(versions).max()) >= self._layouts.readable_versions(layout):
             raise SnapshotGone(
                 f"{layout.table.name} can no longer be read as of batch {self.batch.number}: a row was overwritten"
                 f" {self._layouts.readable_versions(layout)} times since.",

@@ -1,7 +1,7 @@
-"""HBaseStore: the store contract over HBase's Thrift2 gateway, made of its parts.
+"""HBaseStore: the store contract over HBase's Thrift2 gateway, composed of its parts.
 
-What HBase can and cannot do shapes them: a write call is atomic for each row, not as a whole; positions are times of
-HBase's clock; a batch is claimed, then finished cell by cell.
+HBase's guarantees shape the parts: a write call is atomic for each row, not as a whole; positions are times of
+HBase's clock; a batch is claimed first, then its cells are written, which may be repeated.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class HBaseStore(DelegatingStore):
     capabilities = CAPABILITIES
 
     def __init__(self, url: str, mode: str = "w", **options: Any) -> None:
-        self._handle = opened = HBaseHandle(url, mode, options)
-        self.url, self.uuid, self.state_path = opened.url, opened.uuid, opened.state_path
-        self._client, self._layouts, self._namespace = opened.client, opened.layouts, opened.namespace
-        place, known = opened.address, (opened.meta_table, opened.state_cache, opened.layouts)
-        overlap = int(1000 * (OVERLAP if place.overlap is None else place.overlap))
-        feed = ChangeCapture(self.url, opened.client, *known, opened.reader, overlap)
-        self._push_attachment = PushAttachment(*known, self.state_path, place.capture)
-        feed.arrivals = self._push_attachment.arrivals
-        self.catalog_store = records = HBaseCatalogStore(opened)
-        self.table_store = HBaseTables(opened, records, feed)
-        self.lease_store = leasing = HBaseLeaseStore(opened, self._push_attachment)
-        self.batch_commits = publishing = HBaseCommits(opened, leasing, feed)
-        self.changelog = HBaseChangeLog(opened, feed, self._push_attachment, publishing)
-        self.mailbox = RowMailbox(opened.meta_table)
-        owned(self, opened.fork_description)
+        self._handle = handle = HBaseHandle(url, mode, options)
+        self.url, self.uuid, self.state_path = handle.url, handle.uuid, handle.state_path
+        self._client, self._layouts, self._namespace = handle.client, handle.layouts, handle.namespace
+        address, shared = handle.address, (handle.meta_table, handle.state_cache, handle.layouts)
+        overlap = int(1000 * (OVERLAP if address.overlap is None else address.overlap))
+        capture = ChangeCapture(self.url, handle.client, *shared, handle.reader, overlap)
+        self._push_attachment = PushAttachment(*shared, self.state_path, address.capture)
+        capture.arrivals = self._push_attachment.arrivals
+        self.catalog_store = catalog_store = HBaseCatalogStore(handle)
+        self.table_store = HBaseTables(handle, catalog_store, capture)
+        self.lease_store = lease_store = HBaseLeaseStore(handle, self._push_attachment)
+        self.batch_commits = commits = HBaseCommits(handle, lease_store, capture)
+        self.changelog = HBaseChangeLog(handle, capture, self._push_attachment, commits)
+        self.mailbox = RowMailbox(handle.meta_table)
+        owned(self, handle.fork_description)
 
     @property
     def poll_interval(self) -> float:  # type: ignore[override]

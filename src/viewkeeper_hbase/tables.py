@@ -1,7 +1,7 @@
-"""The rows of a database in HBase: a write call is atomic for each row, not as a whole.
+"""The rows of a database in HBase: writes, reads, and reads at a cut.
 
-A call takes its position after its rows have theirs; nothing is known of a row before it is written, so a put counts as
-a change.
+A write call is atomic for each row, not as a whole, and takes its position after its rows have got their times.
+Rows are not read before they are written, so every put counts as a change.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ from viewkeeper_hbase.thrift.errors import NoSuchTable, OutcomeUnknown
 
 # Writes to base tables: whole rows, deletes, and some columns of one row.
 #
-# Cells get HBase's own times. Done again after a lost answer, the same rows with a later time are the same rows.
+# HBase assigns the times of the cells. A write that is repeated after a lost answer stores the same rows with a later
+# time.
 
 
 def write_rows(client: HBaseClient, layouts: Layouts, layout: Layout, puts: pa.Table, deletes: pa.Table) -> int:
-    """Put whole rows and delete keys; how many."""
+    """Put whole rows and delete keys; return the number of both."""
     table = layout.table
     keys, cells = layout.encode(convert_rows(table, puts, table.arrow.names))
-    dead = layout.encode_row_keys(convert_rows(table, deletes, [c.name for c in table.key_columns]))
-    _check_unique_keys(table, keys, dead)
+    deleted_keys = layout.encode_row_keys(convert_rows(table, deletes, [c.name for c in table.key_columns]))
+    _check_unique_keys(table, keys, deleted_keys)
 
     def write() -> None:
         if len(keys) and layout.mark_column is not None:
             client.put_rows(layout.name, keys, cells, retry_unknown=True)
         elif len(keys):
             _replace_rows(client, layout, keys, cells)
-        if len(dead):
-            client.delete_rows(layout.name, dead, retry_unknown=True)
+        if len(deleted_keys):
+            client.delete_rows(layout.name, deleted_keys, retry_unknown=True)
 
-    if len(keys) or len(dead):
+    if len(keys) or len(deleted_keys):
         layouts.write_creating_table(layout, write)
-    return len(keys) + len(dead)
+    return len(keys) + len(deleted_keys)
 
 
 def _replace_rows(client: HBaseClient, layout: Layout, keys: pa.Array, cells: dict[bytes, pa.Array]) -> None:
-    """Whole rows of a table without marks: where a column is NULL its cell must go, in the same step."""
+    """Put whole rows of a table without row markers. The cell of a NULL column must be deleted in the same atomic
+    step."""
     nulls = np.zeros(len(keys), np.int64)
     for values in cells.values():
         nulls += np.asarray(values.is_null())
@@ -66,22 +68,27 @@ def _replace_rows(client: HBaseClient, layout: Layout, keys: pa.Array, cells: di
             f"A row for {layout.table.name} has no value outside its key, so {layout.name} cannot hold it.",
             hint="Give at least one column a value.",
         )
-    whole = pa.array(nulls == 0)
-    client.put_rows(layout.name, keys.filter(whole), {c: v.filter(whole) for c, v in cells.items()}, retry_unknown=True)
-    for at in np.flatnonzero(nulls):  # a call for each row: HBase has no other that puts and deletes at once
+    without_nulls = pa.array(nulls == 0)
+    client.put_rows(
+        layout.name,
+        keys.filter(without_nulls),
+        {c: v.filter(without_nulls) for c, v in cells.items()},
+        retry_unknown=True,
+    )
+    for at in np.flatnonzero(nulls):  # one call per row: no other call of HBase puts and deletes atomically
         row = {column: values[int(at)].as_py() for column, values in cells.items()}
         puts = {column: value for column, value in row.items() if value is not None}
         client.change(layout.name, keys[int(at)].as_py(), puts, [c for c in row if c not in puts])
 
 
 def update_row(client: HBaseClient, layout: Layout, key: pa.Table, columns: pa.Table) -> bool:
-    """Change some columns of one row, in one step; False if they have these values already."""
+    """Change some columns of one row atomically; return False if they have these values already."""
     table = layout.table
     if key.num_rows != 1:
         raise Unsupported("HBase changes columns of one row at a time.", hint="Update the rows one by one.")
     names = column_names(table, columns.column_names)
-    keyed = {column.name for column in table.key_columns}
-    if fixed := [name for name in names if name in keyed]:
+    key_names = {column.name for column in table.key_columns}
+    if fixed := [name for name in names if name in key_names]:
         raise BadValue(
             f"Column {fixed[0]} is in the key of {table.name} and cannot be updated.",
             hint="Delete the row and put a new one.",
@@ -92,25 +99,27 @@ def update_row(client: HBaseClient, layout: Layout, key: pa.Table, columns: pa.T
     puts = {cell: value for cell, value in cells.items() if value is not None}
     nulls = [cell for cell, value in cells.items() if value is None]
     while True:
-        there = read_if_exists(layout, lambda: client.get(layout.name, row_key, layout.families))
-        if there is None:
+        stored = read_if_exists(layout, lambda: client.get(layout.name, row_key, layout.families))
+        if stored is None:
             raise RowAbsent(
                 f"{table.name} has no row with key {key.to_pylist()[0]}.", hint="Put the whole row instead."
             )
-        since = there[layout.mark_column].time if layout.mark_column is not None and layout.mark_column in there else -1
-        now = {column: cell.value for column, cell in there.items() if cell.time >= since}
-        if all(now.get(cell) == value for cell, value in cells.items()):
+        mark_time = (
+            stored[layout.mark_column].time if layout.mark_column is not None and layout.mark_column in stored else -1
+        )
+        current = {column: cell.value for column, cell in stored.items() if cell.time >= mark_time}
+        if all(current.get(cell) == value for cell, value in cells.items()):
             return False
-        # The row is still there if one of its cells still has its value: checked in the same step.
-        witness = min(now)
-        with suppress(OutcomeUnknown):  # the next look tells
-            if client.change_if(layout.name, row_key, witness, now[witness], puts, nulls):
+        # The row still exists if one of its cells still has its value: HBase compares it in the same atomic step.
+        witness = min(current)
+        with suppress(OutcomeUnknown):  # the next iteration reads the outcome
+            if client.change_if(layout.name, row_key, witness, current[witness], puts, nulls):
                 return True
 
 
 def _check_unique_keys(table: Table, keys: pa.Array, deleted_keys: pa.Array) -> None:
-    both = pa.concat_arrays([keys.cast(pa.binary()), deleted_keys.cast(pa.binary())])
-    if len(both) > 1 and pc.count_distinct(both).as_py() < len(both):
+    all_keys = pa.concat_arrays([keys.cast(pa.binary()), deleted_keys.cast(pa.binary())])
+    if len(all_keys) > 1 and pc.count_distinct(all_keys).as_py() < len(all_keys):
         raise BadValue(f"A write to {table.name} has the same key twice.", hint="Keep the last row of each key.")
 
 
@@ -120,7 +129,7 @@ CAPABILITIES = Capabilities(
 
 
 class HBaseTables(TableStore):
-    """Base tables as they are, views at the published batch."""
+    """Base tables in their current state, views at the published batch."""
 
     capabilities = CAPABILITIES
 
@@ -148,12 +157,12 @@ class HBaseTables(TableStore):
         return self._write_result(count)
 
     def write_once(self, table: Table, puts: pa.Table, deletes: pa.Table, writer: str, number: int) -> WriteResult:
-        noted = self._catalog_store.note(f"once:{writer}")
-        if noted is not None and noted["number"] >= number:
+        note = self._catalog_store.note(f"once:{writer}")
+        if note is not None and note["number"] >= number:
             return self._write_result(0)
-        written = self.write(table, puts, deletes)
+        result = self.write(table, puts, deletes)
         self._catalog_store.put_note(f"once:{writer}", {"number": number})
-        return written
+        return result
 
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> WriteResult:
         self._handle.require_writable()
@@ -167,23 +176,23 @@ class HBaseTables(TableStore):
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
         self._handle.require_open()
         layout = self._layouts.layout_of(table)
-        name = layout.row_key_encoding.encode_one(key)
-        point = self._layouts.point_reader(layout)
-        if point is not None:
-            cells = self._reader.read_cells(layout, name)
+        row_key = layout.row_key_encoding.encode_one(key)
+        point_reader = self._layouts.point_reader(layout)
+        if point_reader is not None:
+            cells = self._reader.read_cells(layout, row_key)
             if cells is None:
                 return None
-            found = point.read_row(key, cells)
+            found = point_reader.read_row(key, cells)
             if found is not None:
                 return found
-        keys = pa.array([name], pa.binary())
+        keys = pa.array([row_key], pa.binary())
         return first_row(table, self._reader.get(layout, keys, table.arrow.names).rows)
 
     def get_rows(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
         self._handle.require_open()
         layout = self._layouts.layout_of(table)
-        names = layout.encode_row_keys(convert_rows(table, keys, [c.name for c in table.key_columns]))
-        return self._reader.get(layout, names, column_names(table, columns)).rows
+        row_keys = layout.encode_row_keys(convert_rows(table, keys, [c.name for c in table.key_columns]))
+        return self._reader.get(layout, row_keys, column_names(table, columns)).rows
 
     def scan(
         self,

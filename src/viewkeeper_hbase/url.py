@@ -1,16 +1,17 @@
-"""`hbase://host:port/namespace?option=value`: where a database in HBase is, and how its gateway is spoken to.
+"""The URL of a database in HBase, `hbase://host:port/namespace?option=value`: its location and connection settings.
 
     transport=framed|buffered    protocol=binary|compact    connect_timeout=SECONDS    read_timeout=SECONDS
     retries=N    tls=true|false    ca=FILE    certificate=FILE    key=FILE    verify=true|false
-    state=DIRECTORY     where the maintainer keeps its state and redo files: a directory, or a URL (`store.files`)
-    overlap=SECONDS     how late a write may become visible and still be found (`windows`)
-    cache=SECONDS       how old what is known of the catalog and the published batch may be; 0 asks every time
-    lease=SECONDS       how long a maintainer that died keeps others out
-    gateways=HOST:PORT,…     others beside the one that is named first: the tasks of a Spark stage spread over all
-    capture=auto|push|poll   what HBase pushes (`push`), where that is agreed; or windows of time are scanned
-    create=true|false   make the namespace if it is not there
+    state=DIRECTORY     where the maintainer keeps its state and redo files: a directory, or a URL
+    overlap=SECONDS     how late a write may become visible and still be captured (`capture.time_windows`)
+    cache=SECONDS       maximum age of the cached catalog and published batch; 0 reads them at every use
+    lease=SECONDS       how long the lease of a maintainer that died keeps other processes out
+    gateways=HOST:PORT,…     gateways in addition to the first one; the tasks of a Spark stage spread over all
+    capture=auto|push|poll   auto: changes that HBase pushes, if that is agreed, else time windows are scanned;
+                             push: refuse to maintain without push; poll: always scan time windows
+    create=true|false   create the namespace if it does not exist
 
-Port 9090 and namespace `default` unless named.
+The default port is 9090, the default namespace is `default`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _HINT = f"Write hbase://host:port/namespace; options after a ?: {', '.join(_OPTI
 
 @dataclass(frozen=True)
 class DatabaseAddress:
-    """What a URL names."""
+    """A parsed URL."""
 
     gateway: Gateway
     namespace: str
@@ -49,15 +50,15 @@ class DatabaseAddress:
     create: bool = False
     capture: str = "auto"
     other_gateways: tuple[Gateway, ...] = ()
-    """Gateways beside the first."""
+    """Gateways in addition to the first."""
 
     def choose_gateway(self, process: int) -> Gateway:
-        """One of the gateways, for one of many who talk to them at the same time."""
+        """Return the gateway for process number `process`: concurrent processes are spread over all gateways."""
         return (self.gateway, *self.other_gateways)[process % (1 + len(self.other_gateways))]
 
 
 def parse_url(url: str, options: Mapping[str, Any] | None = None) -> DatabaseAddress:
-    """Read a URL; `options` (of `open`) are the same ones and win over those in the URL."""
+    """Parse a URL. `options` (those of `open`) have the same names and take precedence over the URL's."""
     parts = urlsplit(url)
     try:
         port = parts.port or 9090
@@ -66,33 +67,40 @@ def parse_url(url: str, options: Mapping[str, Any] | None = None) -> DatabaseAdd
     namespace = parts.path.strip("/") or "default"
     if parts.scheme != "hbase" or not parts.hostname or "/" in namespace or parts.username or parts.fragment:
         raise BadValue(f"{url} is not the address of an HBase.", hint=_HINT)
-    said: dict[str, Any] = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **(options or {})}
-    unknown = [name for name in said if name not in _OPTIONS]
+    settings: dict[str, Any] = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **(options or {})}
+    unknown = [name for name in settings if name not in _OPTIONS]
     if unknown:
         raise BadValue(f"{url}: there is no option {unknown[0]}.", hint=_HINT)
-    how: dict[str, Any] = {name: said[name] for name in ("transport", "protocol") if name in said}
-    how |= {name: _parse_number(url, name, said[name]) for name in ("connect_timeout", "read_timeout") if name in said}
+    gateway_options: dict[str, Any] = {name: settings[name] for name in ("transport", "protocol") if name in settings}
+    gateway_options |= {
+        name: _parse_number(url, name, settings[name])
+        for name in ("connect_timeout", "read_timeout")
+        if name in settings
+    }
     retry = (
-        RetryPolicy(max_retries=int(_parse_number(url, "retries", said["retries"])))
-        if "retries" in said
+        RetryPolicy(max_retries=int(_parse_number(url, "retries", settings["retries"])))
+        if "retries" in settings
         else RetryPolicy()
     )
-    own: dict[str, Any] = {name: _parse_number(url, name, said[name]) for name in _STORE_OPTIONS if name in said}
-    own["state"] = str(said["state"]) if "state" in said else None
-    own["capture"] = str(said.get("capture", "auto"))
-    if own["capture"] not in _CAPTURE_MODES:
+    store_options: dict[str, Any] = {
+        name: _parse_number(url, name, settings[name]) for name in _STORE_OPTIONS if name in settings
+    }
+    store_options["state"] = str(settings["state"]) if "state" in settings else None
+    store_options["capture"] = str(settings.get("capture", "auto"))
+    if store_options["capture"] not in _CAPTURE_MODES:
         raise BadValue(
-            f"{url}: there is no capture={own['capture']}.", hint=f"Write one of: {', '.join(_CAPTURE_MODES)}."
+            f"{url}: there is no capture={store_options['capture']}.",
+            hint=f"Write one of: {', '.join(_CAPTURE_MODES)}.",
         )
-    own["create"] = _parse_boolean(url, "create", said.get("create", False))
-    gateway = Gateway(parts.hostname, port, tls=_parse_tls(url, said), **how)
-    named = [place for place in str(said.get("gateways", "")).split(",") if place]
-    others = tuple(_parse_gateway(url, gateway, place) for place in named)
-    return DatabaseAddress(gateway, namespace, retry, other_gateways=others, **own)
+    store_options["create"] = _parse_boolean(url, "create", settings.get("create", False))
+    gateway = Gateway(parts.hostname, port, tls=_parse_tls(url, settings), **gateway_options)
+    host_ports = [host_port for host_port in str(settings.get("gateways", "")).split(",") if host_port]
+    others = tuple(_parse_gateway(url, gateway, host_port) for host_port in host_ports)
+    return DatabaseAddress(gateway, namespace, retry, other_gateways=others, **store_options)
 
 
 def _parse_gateway(url: str, first: Gateway, host_port: str) -> Gateway:
-    """Another gateway, spoken to as the first."""
+    """Return a further gateway, with the first gateway's connection settings."""
     host, _, port = host_port.partition(":")
     if not host or (port and not port.isdigit()):
         raise BadValue(f"{url}: {host_port} in gateways= is no host:port.", hint=_HINT)
@@ -100,25 +108,25 @@ def _parse_gateway(url: str, first: Gateway, host_port: str) -> Gateway:
 
 
 def with_options(url: str, options: Mapping[str, Any]) -> str:
-    """The URL that says all of it, so that another process opens the same."""
+    """Return the URL with `options` in its query, so that another process can open the same database from it."""
     parts = urlsplit(url)
-    said = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **{k: str(v) for k, v in options.items()}}
-    return urlunsplit(parts._replace(query=urlencode(said)))
+    query = {**dict(parse_qsl(parts.query, keep_blank_values=True)), **{k: str(v) for k, v in options.items()}}
+    return urlunsplit(parts._replace(query=urlencode(query)))
 
 
 def default_state_path(uuid: str) -> str:
-    """Where a database's state is, unless the URL says it."""
+    """Return the default location of a database's state, for URLs without `state=`."""
     base = os.environ.get("XDG_STATE_HOME")
     return str((Path(base) if base else Path.home() / ".local" / "state") / "viewkeeper" / uuid)
 
 
 def _parse_tls(url: str, options: Mapping[str, Any]) -> Tls | None:
-    asked = (
+    uses_tls = (
         _parse_boolean(url, "tls", options["tls"])
         if "tls" in options
         else any(name in options for name in _TLS_OPTIONS)
     )
-    if not asked:
+    if not uses_tls:
         return None
     files = {name: str(options[name]) for name in ("ca", "certificate", "key") if name in options}
     return Tls(**files, verify=_parse_boolean(url, "verify", options.get("verify", True)))

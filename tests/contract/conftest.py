@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.contract.limited import LIMITED_STORES
+from tests.contract.limited import LIMITED
 
 import viewkeeper as vk
 from viewkeeper.model import types
@@ -88,16 +88,16 @@ def _small_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
 
 def _pushed_hbase(directory: Path, request: pytest.FixtureRequest) -> Opener:
     """The same, and it pushes what is written: `tests.contract.pushing`."""
-    from tests.contract.pushing import start_endpoint
+    from tests.contract.pushing import pushing
 
-    server = start_endpoint(directory, request)
+    server = pushing(directory, request)
 
     def open_again(mode: str = "w", **options: Any) -> Store:
         options = {"state": str(directory / "state"), "cache": 0, "create": True, **options}
         store: Any = open_store(f"hbase://{server.small.host}:{server.small.port}/small", mode, **options)
         if mode == "w":
             server.enable_push(store)
-            store._push.begin()  # as who maintains does
+            store._push_attachment.begin()  # as who maintains does
         return store
 
     return open_again
@@ -162,7 +162,7 @@ def open_db(
 STORES: dict[str, Callable[[Path, pytest.FixtureRequest], Opener]] = {
     "lmdb": _lmdb,
     "rocksdb": _rocksdb,
-    **{name: _limited(kind) for name, kind in LIMITED_STORES.items()},
+    **{name: _limited(kind) for name, kind in LIMITED.items()},
     "atomic rows only": _small_hbase,
     "pushed": _pushed_hbase,
     "hbase": _hbase,

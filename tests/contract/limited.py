@@ -144,7 +144,7 @@ class OnlyNow(OnlyPages):
 
 
 def _schema(table: Table, columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([table.arrow.read_field(name) for name in columns])
+    return pa.schema([table.arrow.field(name) for name in columns])
 
 
 LIMITED: dict[str, type[LmdbStore]] = {

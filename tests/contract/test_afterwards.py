@@ -264,7 +264,7 @@ def test_a_statement_whose_clean_up_fails(
     before = shop.status().epoch
     with monkeypatch.context() as fault:
         if broken == "forget":
-            fault.setattr("viewkeeper.capture.partition_store.PartitionStore.forget", _refused)
+            fault.setattr("viewkeeper.capture.partition_store.PartitionStore.delete_partitions", _refused)
         elif broken == "points":
             fault.setattr(failpoints, "hit", _after_publication(failpoints.hit))
         else:
@@ -342,7 +342,7 @@ def test_a_commit_of_which_nobody_knows_says_so_and_is_settled_by_the_next_batch
     before = maintainer.publisher.batch.number
     with monkeypatch.context() as fault:
         fault.setattr(shop._store, "commit", fails)
-        fault.setattr(shop._store, "published", asked)
+        fault.setattr(shop._store, "published_batch", asked)
         with pytest.raises(PublicationUnknown, match=r"not known.*The answer was lost.*Nobody answers"):
             shop.refresh()
     assert shop.status().epoch == before + happens

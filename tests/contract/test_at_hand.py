@@ -116,6 +116,6 @@ def test_no_more_than_some_stay(db: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         names = [f"{'long' * 9 if n % 2 else 'g'}{n + turn}" for n in range(5)]
         db.put("items", [_item(n, name, n) for n, name in enumerate(names)])
         _agrees(db)
-        position, left = db._store.rows._left._last
+        position, left = db._store.table_store._carried_state._last
         assert position == db._store.head()
         assert all(len(groups) <= 10 and not any("long" in str(g) for g in groups) for groups in left.values())

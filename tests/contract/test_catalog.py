@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,7 @@ def test_other_handles_see_what_is_defined_changed_and_dropped(store: Store, ope
     assert often.catalog().table("more") == store.catalog().table("more")
     for name in ("second", "third"):
         published(lambda c, name=name: c.with_view(view(c, name)))
-    published(lambda c: c.renaming(c.table("second"), "another"))
+    published(lambda c: c.with_renamed_entry(c.table("second"), "another"))
     published(lambda c: c.without(c.view("third").table.id))
     with pytest.raises(ZeroDivisionError):
         store.change_catalog(lambda c: c.without(1 // 0))
@@ -63,7 +61,7 @@ def raw(path: Path) -> Any:
 
 
 def records(store: Any) -> dict[bytes, bytes]:
-    with store._opened.read() as state:
+    with store._handle.read() as state:
         return {bytes(k): bytes(v) for k, v in state.meta.items(b"")}
 
 
@@ -93,55 +91,6 @@ def whole(catalog: Catalog) -> dict[str, Any]:
     """As version 0.1 wrote it."""
     listed = {"tables": [t.to_json() for t in catalog.tables], "views": [v.to_json() for v in catalog.views]}
     return {"version": catalog.version, "next_id": catalog.next_id, **listed}
-
-
-@pytest.mark.parametrize("opener", ["lmdb"], indirect=True)
-def test_one_record_of_version_0_1_in_lmdb_is_read_and_divided_by_the_first_change(
-    store: LmdbStore, opener: Opener, tmp_path: Path
-) -> None:
-    catalog = store.change_catalog(lambda c: c.with_view(view(c, "old")))
-    store.close()
-    with raw(tmp_path / "db") as env, env.begin(write=True) as txn:
-        meta = env.open_db(b"meta", txn=txn)
-        for number in (1, 2, 3):
-            assert txn.delete(b"catalog:" + number.to_bytes(8, "big"), db=meta)
-        text = json.dumps(whole(catalog)).encode()
-        txn.put(b"catalog", zlib.crc32(text).to_bytes(4, "big") + text, db=meta)
-        txn.put(b"format", b"2", db=meta)
-    reader = opener("r")
-    assert reader.catalog() == catalog
-    assert not any(k.startswith(b"catalog:") for k in records(reader))
-    writer = opener()
-    changed = writer.change_catalog(lambda c: c.with_view(view(c, "new")))
-    assert [v.table.name for v in changed.views] == ["old", "new"]
-    assert reader.catalog() == changed == opener("r").catalog()
-    assert len([k for k in records(writer) if k.startswith(b"catalog:")]) == 4
-
-
-@pytest.mark.parametrize("opener", ["atomic rows only"], indirect=True)
-def test_one_cell_of_version_0_1_in_hbase_is_read_and_divided_by_the_first_change(store: Any, opener: Opener) -> None:
-    from viewkeeper_hbase.metadata import FORMAT, encode_record
-
-    store.acquire_lease()
-    commit(store, 1, lambda c: c.with_view(view(c, "old")))
-    catalog: Catalog = store.catalog()
-    meta = store._opened.records
-
-    def old(state: Any) -> Any:
-        cells = {b"m:d%d" % t.id: None for t in (*catalog.tables, *(v.table for v in catalog.views))}
-        return replace(state, format=1), {b"m:catalog": encode_record(whole(catalog)), **cells}
-
-    meta.move(old)
-    reader: Any = opener("r")
-    assert reader.catalog() == catalog
-    commit(store, 2, lambda c: c.with_view(view(c, "new")))
-    assert reader.catalog() == store.catalog() == opener("r").catalog()
-    assert [v.table.name for v in reader.catalog().views] == ["old", "new"]
-    assert meta.state().format == FORMAT
-    dropped = store.change_catalog(lambda c: c.without(c.table("pairs").id))
-    assert reader.catalog() == dropped
-    cells = store._client.get(meta.table, b"database")
-    assert sorted(c for c in cells if c.startswith(b"m:d")) == [b"m:d1", b"m:d3", b"m:d4"]
 
 
 def test_a_table_is_found_by_number_and_by_name(store: Store) -> None:

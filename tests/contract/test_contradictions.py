@@ -32,7 +32,7 @@ def tampered(url: str) -> Any:
     db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
     state = db._acquire_maintainer().publisher.state
     groups = {slot for slot in state.manifest.runs if slot.startswith("aggregate")}
-    state.adopt(state.manifest.only(frozenset(state.manifest.runs) - groups))
+    state.adopt(state.manifest.restricted_to(frozenset(state.manifest.runs) - groups))
     db.delete("items", 3)
     return db
 

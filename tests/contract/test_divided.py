@@ -176,7 +176,7 @@ def test_rows_of_a_key_that_are_one_tasks_already_do_not_travel(
     given_early: set[int] = set()
     close = pipelined_commit.PipelinedCommit.close
     monkeypatch.setattr(
-        pipelined_commit.PipelinedCommit, "close", lambda self: (given_early.update(self.rows), close(self))
+        pipelined_commit.PipelinedCommit, "close", lambda self: (given_early.update(self.applied_rows), close(self))
     )
 
     def noted(spark: Any, messages: Any, rounds: Any, *tasks: int) -> list[Any]:
@@ -221,9 +221,7 @@ def test_a_commit_that_was_begun_ahead_and_is_given_up_has_not_happened(
     if wrong == "the time":
         monkeypatch.setattr(pipelined_commit, "_BASE_TIMEOUT", -1_000.0)
         given_up, give_up = threading.Event(), commits._OpenTransaction.abort
-        monkeypatch.setattr(
-            commits._OpenTransaction, "give_up", lambda self: (give_up(self), applied and given_up.set())
-        )
+        monkeypatch.setattr(commits._OpenTransaction, "abort", lambda self: (give_up(self), applied and given_up.set()))
 
         def late(*given: Any) -> Any:
             found = exchanged(*given)

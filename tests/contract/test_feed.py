@@ -16,15 +16,15 @@ from tests.contract.conftest import (
     ITEMS,
     PAIRS,
     Opener,
-    consolidated_weights,
     delete,
-    delete_all_rows,
+    emptied,
     ids,
     items,
     pairs,
     put,
     read,
     skip_if_small,
+    summed,
 )
 
 from viewkeeper.errors import SnapshotGone
@@ -42,20 +42,28 @@ def _feed(store: Store) -> None:
         pytest.skip("the store shows no past")
 
 
+def head_before_writes(store: Store) -> int:
+    """The head, before all later writes. Where positions are a clock's milliseconds, a write in the
+    same millisecond would have the position of the head."""
+    position = store.head()
+    time.sleep(0.005)
+    return position
+
+
 def state_at(store: Store, table: Table, cut: int, **options: Any) -> dict[tuple[Any, ...], int]:
     batches = list(store.scan_at(table, table.arrow.names, cut, **options))
     schema = table.arrow.append(pa.field("¤w", pa.int64()))
-    return consolidated_weights(pa.Table.from_batches(batches, schema))
+    return summed(pa.Table.from_batches(batches, schema))
 
 
 def difference(store: Store, table: Table, names: list[str], after: int, upto: int) -> dict[tuple[Any, ...], int]:
     """What happened between two positions. A store without before-images says which keys and how they are then; what
     they were is known, as the table image knows it."""
     if store.capabilities.before_images or store.capabilities.cell_versions:
-        found = consolidated_weights(store.changes(table, names, after, upto))
+        found = summed(store.changes(table, names, after, upto))
         net = store.net_changes(table, names, after, upto)
         if net is not None:
-            assert consolidated_weights(net) == found
+            assert summed(net) == found
             if {c.name for c in table.key_columns} <= set(names):
                 assert net.num_rows == len(found), "consolidated"
         return found
@@ -72,7 +80,7 @@ def difference(store: Store, table: Table, names: list[str], after: int, upto: i
 
 
 def test_a_put_over_a_row_takes_the_old_one_back(store: Store) -> None:
-    start = store.head()
+    start = head_before_writes(store)
     first = put(store, items((1, "a"), (2, "b")))
     second = put(store, items((1, "A")))
     third = delete(store, ids(2))
@@ -87,7 +95,7 @@ def test_a_put_over_a_row_takes_the_old_one_back(store: Store) -> None:
 def test_changes_have_the_columns_asked_for_and_a_weight(store: Store) -> None:
     if not (store.capabilities.before_images or store.capabilities.cell_versions):
         pytest.skip("the store knows keys, not differences")
-    start = store.head()
+    start = head_before_writes(store)
     end = put(store, items((1, "a", Decimal(3))))
     delta = store.changes(ITEMS, ["price"], start, end)
     assert delta.schema == pa.schema([("price", pa.decimal128(12, 2)), ("¤w", pa.int64())])
@@ -97,7 +105,7 @@ def test_changes_have_the_columns_asked_for_and_a_weight(store: Store) -> None:
 
 
 def test_changes_of_another_table_do_not_show(store: Store) -> None:
-    start = store.head()
+    start = head_before_writes(store)
     put(store, items((1, "a")))
     end = put(store, pairs(("w", 1, "n")), PAIRS)
     assert difference(store, ITEMS, ["id"], start, end) == {(1,): 1}
@@ -114,8 +122,7 @@ def test_an_update_is_in_the_feed(store: Store) -> None:
 
 
 def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> None:
-    start = store.head()
-    time.sleep(0.01)  # where positions are a clock's, the next call has a later one
+    start = head_before_writes(store)
     first = put(store, items((1,), (2,)))
     time.sleep(0.01)  # or both calls for this table would have one position there
     put(store, pairs(("w", 1, "n")), PAIRS)
@@ -133,8 +140,7 @@ def test_pending_counts_calls_and_rows_of_the_tables_asked_for(store: Store) -> 
 
 def test_pending_is_counted_on_from_the_last_look(store: Store, opener: Opener) -> None:
     """A handle that looks often counts what one counts that looks for the first time."""
-    asked = [(store.head(), [ITEMS.id, PAIRS.id])]
-    time.sleep(0.01)  # where positions are a clock's, the next call has a later one
+    asked = [(head_before_writes(store), [ITEMS.id, PAIRS.id])]
     for number in range(6):
         at = put(store, items(*((n,) for n in range(number + 1))))
         if number % 2:
@@ -150,7 +156,7 @@ def test_pending_is_counted_on_from_the_last_look(store: Store, opener: Opener) 
 def test_a_large_call_is_one_position_and_one_pending_call(store: Store) -> None:
     skip_if_small(store)
     many = 60_000
-    start = store.head()
+    start = head_before_writes(store)
     rows = pa.table([range(many), ["x" * 100] * many, [None] * many, [None] * many], schema=ITEMS.arrow)
     end = put(store, rows)
     pending = store.pending(start, [ITEMS.id])
@@ -161,7 +167,7 @@ def test_a_large_call_is_one_position_and_one_pending_call(store: Store) -> None
 
 
 def test_scan_at_is_the_state_at_its_cut(store: Store) -> None:
-    start = store.head()
+    start = head_before_writes(store)
     first = put(store, items((1, "a"), (2, "b")))
     put(store, items((1, "A"), (3, "c")))
     third = delete(store, ids(2))
@@ -175,14 +181,14 @@ def test_scan_at_is_the_state_at_its_cut(store: Store) -> None:
 
 def test_scan_at_holds_while_writers_go_on(store: Store) -> None:
     put(store, items(*((n, "a") for n in range(100))))
-    cut = store.head()
+    cut = head_before_writes(store)
     scan = store.scan_at(ITEMS, ["id", "category"], cut)
     first = next(scan)
     put(store, items(*((n, "b") for n in range(0, 200, 2))))
     delete(store, ids(1, 3))
-    total = consolidated_weights(pa.Table.from_batches([first, *scan]))
+    total = summed(pa.Table.from_batches([first, *scan]))
     assert total == {(n, "a"): 1 for n in range(100)}
-    assert consolidated_weights(pa.Table.from_batches(store.scan_at(ITEMS, ["id", "category"], cut))) == total
+    assert summed(pa.Table.from_batches(store.scan_at(ITEMS, ["id", "category"], cut))) == total
 
 
 def test_truncate_forgets_but_keeps_rows_and_head(store: Store) -> None:
@@ -216,11 +222,13 @@ ROWS = st.dictionaries(st.integers(0, 5), st.sampled_from(["x", "y", None]), max
 def test_every_past_state_can_be_had_back(store: Store, calls: list[tuple[dict[int, str | None], set[int]]]) -> None:
     """For random calls: scan_at(p) is the state after call p, and changes(p, q) is the difference of two states."""
     table = ITEMS
-    delete_all_rows(store, table)
+    emptied(store, table)
     state: dict[int, str | None] = {}
-    states = {store.head(): dict(state)}
+    states = {head_before_writes(store): dict(state)}
     for puts, deletes in calls:
         position = store.write(table, items(*puts.items()), ids(*(deletes - puts.keys()))).position
+        if not (puts or deletes):  # nothing was written, so the next call may have this position
+            position = head_before_writes(store)
         state = {key: note for key, note in (state | puts).items() if key not in deletes - puts.keys()}
         states[position] = state
     bags = {position: {(*row, None, None): 1 for row in rows.items()} for position, rows in states.items()}
@@ -239,7 +247,7 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     store: Store, opener: Opener
 ) -> None:
     """Every read: who looked the table up (a batch that has begun, a task of another process) sees its columns."""
-    start = store.head()
+    start = head_before_writes(store)
     put(store, items((1, "a")))
     wider = ITEMS.with_column(Column("colour", types.STRING))
     opener().change_catalog(lambda catalog: catalog.with_columns(wider))
@@ -251,9 +259,9 @@ def test_a_table_that_was_looked_up_before_a_column_was_added_reads_rows_that_ha
     assert difference(reader, ITEMS, names, start, upto) == expected
     if reader.capabilities.before_images and reader.can_partition_changes:
         shares = [reader.changes_partition(ITEMS, names, upto - 1, upto, part, 2) for part in range(2)]
-        assert consolidated_weights(pa.concat_tables(shares)) == {(2, "b", None, None): 1}
+        assert summed(pa.concat_tables(shares)) == {(2, "b", None, None): 1}
         found = [rows for _, _, rows in reader.entries(ITEMS, names, start, upto)]
-        assert consolidated_weights(pa.concat_tables(found)) == expected
+        assert summed(pa.concat_tables(found)) == expected
     assert state_at(reader, ITEMS, upto) == expected
     assert [r["id"] for r in read(reader)] == [1, 2]
     assert sorted(reader.get_rows(ITEMS, ids(1, 2))["id"].to_pylist()) == [1, 2]
@@ -266,14 +274,14 @@ def test_shares_of_several_calls_are_together_what_happened(store: Store, parts:
     if not store.can_partition_changes:
         pytest.skip("the store gives changes only as a whole")
     put(store, items((1, "a"), (2, "b"), (3, "c")))
-    start, names = store.head(), ITEMS.arrow.names
+    start, names = head_before_writes(store), ITEMS.arrow.names
     for turn in range(5):
         put(store, items((1, f"a{turn}"), (3, "c" if turn % 2 else "d"), (10 + turn, "new")))
         delete(store, ids(2, 9 + turn))
         put(store, items((2, f"b{turn % 2}")))
-    upto = store.head()
+    upto = head_before_writes(store)
     shares = [store.changes_partition(ITEMS, names, start, upto, part, parts) for part in range(parts)]
-    assert consolidated_weights(pa.concat_tables(shares)) == difference(store, ITEMS, names, start, upto)
+    assert summed(pa.concat_tables(shares)) == difference(store, ITEMS, names, start, upto)
 
 
 def test_a_log_says_what_it_takes(store: Store) -> None:

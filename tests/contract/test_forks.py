@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import Any
 
-from tests.contract.programs import ROOT, run_program
+from tests.contract.programs import ROOT, run
 
 
 def test_what_a_child_inherits_refuses_every_call(settings: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ def test_what_a_child_inherits_refuses_every_call(settings: dict[str, Any]) -> N
         snapshot.close()
         db.close()
     """
-    assert run_program(code, settings) == (0, "", "")
+    assert run(code, settings) == (0, "", "")
 
 
 def test_what_a_child_closes_is_still_the_parents(settings: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def test_what_a_child_closes_is_still_the_parents(settings: dict[str, Any]) -> N
         planned.check(db)
         db.close()
     """
-    assert run_program(code, settings) == (0, "", "")
+    assert run(code, settings) == (0, "", "")
 
 
 def test_a_child_opens_the_database_for_itself(settings: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ def test_a_child_opens_the_database_for_itself(settings: dict[str, Any]) -> None
         assert in_child(work) == 5
         closing.join()
     """
-    assert run_program(code, settings) == (0, "", "")
+    assert run(code, settings) == (0, "", "")
 
 
 def test_a_child_that_ends_as_programs_do_has_its_exit_code(settings: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ def test_a_child_that_ends_as_programs_do_has_its_exit_code(settings: dict[str, 
         db.refresh()
         planned.check(db)
     """
-    ended, said, _ = run_program(code, settings)
+    ended, said, _ = run(code, settings)
     assert (ended, said) == (0, "5\n")
 
 
@@ -161,7 +161,7 @@ def test_a_child_of_a_busy_process_waits_for_none_of_its_locks(settings: dict[st
         db.refresh()
         planned.check(db)
     """
-    assert run_program(code, settings) == (0, "", "")
+    assert run(code, settings) == (0, "", "")
 
 
 def test_multiprocessing_that_forks_says_what_is_wrong(settings: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ def test_multiprocessing_that_forks_says_what_is_wrong(settings: dict[str, Any])
         db.refresh()
         db.close()
     """
-    ended, said, errors = run_program(code, settings)
+    ended, said, errors = run(code, settings)
     assert (ended, said) == (0, "1\n")
     assert "[VK503] The database" in errors
     assert "Open the database again in this process." in errors
@@ -184,10 +184,10 @@ def test_a_child_collects_no_garbage_of_its_parent() -> None:
     """A DuckDB that is ended in a child joins threads that are none, and crashes."""
     code = """
         import gc, os, sys
-        from viewkeeper.resources.prepared_statements import Duck
+        from viewkeeper.resources.prepared_statements import PreparedStatements
 
         gc.disable()
-        duck = Duck(threads=4)
+        duck = PreparedStatements(threads=4)
         duck.run("SELECT sum(range) FROM range(30_000_000)")
         duck.itself = duck
         del duck

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("thriftpy2")
 
 from tests.contract import planned
-from tests.contract.pushing import NAME, PEER, RegionServerEndpoint, start_endpoint
+from tests.contract.pushing import NAME, PEER, Pushing, pushing
 
 from viewkeeper.database import Database
 from viewkeeper.errors import Unsupported
@@ -28,7 +28,7 @@ HOUR = 3_600_000
 class Shop:
     """A database over a small HBase that pushes, and the table that everybody writes."""
 
-    def __init__(self, directory: Path, server: RegionServerEndpoint) -> None:
+    def __init__(self, directory: Path, server: Pushing) -> None:
         self.directory, self.server = directory, server
         self.db = self.open()
         for statement in planned.TABLES:
@@ -54,13 +54,13 @@ class Shop:
     def plain(self, number: int, price: int, at: int | None = None) -> None:
         """A put by some client, dated as it likes."""
         table = self.db._catalog().table("items")
-        layout = self.store._layouts.of(table)
+        layout = self.store._layouts.layout_of(table)
         keys, cells = layout.encode(rows_table(table, [item(number, price)]))
         self.store._client.put_rows(layout.name, keys, cells, time=at)
 
     @property
     def name(self) -> str:
-        return str(self.store._layouts.of(self.db._catalog().table("items")).name)
+        return str(self.store._layouts.layout_of(self.db._catalog().table("items")).name)
 
     def by(self) -> str:
         return str(self.store.note(settings.STATUS_NOTE)["by"])
@@ -86,7 +86,7 @@ def item(number: int, price: int = 100) -> dict[str, Any]:
 @pytest.fixture
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     planned.install(monkeypatch.setattr)
-    made = Shop(tmp_path, start_endpoint(tmp_path, request))
+    made = Shop(tmp_path, pushing(tmp_path, request))
     made.check()
     yield made
     made.db.close()
@@ -147,9 +147,9 @@ def test_a_batch_counts_rows_however_often_they_were_written(shop: Shop) -> None
             shop.put(number, price=price)
     waiting = shop.store.pending(cut, tables)
     assert (waiting.rows, waiting.calls > 3) == (3, True)
-    assert shop.store.cut_after(cut, tables, 3) >= waiting.last
+    assert shop.store.cut_after(cut, tables, 3) >= waiting.last_position
     some = shop.store.cut_after(cut, tables, 2)
-    assert waiting.first < some < waiting.last
+    assert waiting.first_position < some < waiting.last_position
     report = shop.db._acquire_maintainer().refresh(max_changes=2)
     assert (report.changes, report.more) == (2, True)
     report = shop.db._acquire_maintainer().refresh(max_changes=3)
@@ -185,8 +185,8 @@ def test_a_delete_that_was_compacted_away_is_found(shop: Shop) -> None:
     shop.plain(51, 9)
     shop.check()
     table = shop.server.small.tables[shop.name.encode()]
-    layout = shop.store._layouts.of(shop.db._catalog().table("items"))
-    key = layout.keys.encode_one((51,))
+    layout = shop.store._layouts.layout_of(shop.db._catalog().table("items"))
+    key = layout.row_key_encoding.encode_one((51,))
     del table.rows[key]
     assert table.on_add is not None
     table.on_add(key, shop.store.head())
@@ -201,9 +201,9 @@ def test_a_cell_of_a_time_yet_to_come_keeps_nothing_back(shop: Shop) -> None:
         shop.db.refresh()
     assert shop.db.get("dear", 60) is None
     assert shop.db.get("dear", 64) is not None
-    inflow = shop.store._push.arrivals.inflow
+    inflow = shop.store._push_attachment.arrivals.inflow
     seen = shop.store.published_batch().capture_marks[shop.db._catalog().table("items").id]
-    assert len(inflow.touched(shop.name, seen.push.mark).keys.unique()) == 1
+    assert len(inflow.touched_rows(shop.name, seen.push.mark).keys.unique()) == 1
 
 
 @pytest.mark.parametrize("ahead", [500, 2500], ids=["soon", "far"])
@@ -280,7 +280,7 @@ def test_a_peer_that_was_removed_and_added_again_makes_tables_be_compared(shop: 
     shop.db.refresh()
     assert shop.db.get("dear", 74) is None
     shop.server.epoch = "2"
-    eventually(lambda: bool(shop.store._push.arrivals.inflow.life.endswith(".2")))
+    eventually(lambda: bool(shop.store._push_attachment.arrivals.inflow.spool_life.endswith(".2")))
     shop.check()
     assert shop.db.get("dear", 74) is not None
 
@@ -299,10 +299,10 @@ def test_a_wal_that_was_deleted_makes_tables_be_compared_once(shop: Shop) -> Non
     assert shop.db.get("dear", 74) is not None
     note = shop.store.note(settings.STATUS_NOTE)
     assert (note["by"], wal in note["reason"], "enable" in note["reason"]) == ("windows", True, True)
-    life = shop.store._push.arrivals.inflow.life
+    life = shop.store._push_attachment.arrivals.inflow.spool_life
     shop.put(75, price=15)
     shop.check()
-    assert shop.store._push.arrivals.inflow.life == life
+    assert shop.store._push_attachment.arrivals.inflow.spool_life == life
     shop.server.extra_queue_lines, shop.server.lost_wal_lines, shop.server.epoch = [], [], "2"  # the peer is made anew
     eventually(shop.is_pushed)
     shop.check()
@@ -420,7 +420,7 @@ def test_a_receiver_in_another_process_is_asked(shop: Shop, looked: list[str]) -
     receivers = open_receivers(agreed, Spool(directory), settings.read_secret(directory))
     eventually(lambda: bool(receivers[0].servers))
     shop.db._acquire_maintainer()
-    assert not shop.store._push.arrivals.inflow.receivers
+    assert not shop.store._push_attachment.arrivals.inflow.receivers
     looked.clear()
     shop.plain(95, 20, shop.store.head() - HOUR)
     shop.check()
@@ -432,7 +432,7 @@ def test_a_receiver_in_another_process_is_asked(shop: Shop, looked: list[str]) -
     shop.put(96)
     shop.check()
     eventually(shop.is_pushed)  # who maintains receives in its place
-    assert shop.store._push.arrivals.inflow.receivers
+    assert shop.store._push_attachment.arrivals.inflow.receivers
 
 
 def test_the_commands_say_what_is_wrong(

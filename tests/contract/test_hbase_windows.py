@@ -98,7 +98,7 @@ def appear(db: Database, row: dict[str, Any], time: int) -> None:
     """A row whose cells have this time can be seen from now on: a server was slow to show them."""
     store: Any = db._store
     table = db._catalog().table("items")
-    layout = store._layouts.of(table)
+    layout = store._layouts.layout_of(table)
     keys, cells = layout.encode(rows_table(table, [row]))
     store._client.put_rows(layout.name, keys, cells, time=time)
 
@@ -189,7 +189,7 @@ def weak(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(loader, "_FINAL_ROWS", 5)
     store: Any = STORES[request.param](tmp_path, request)(overlap=0.05)
     name = f"{store._layouts._namespace}:theirs"
-    store._client.tables.create(name, [ColumnFamily(b"d", max_versions=1)])
+    store._client.admin.create(name, [ColumnFamily(b"d", max_versions=1)])
     with Database(store, mode="w", spark=None, progress=None) as db:
         with pytest.warns(UserWarning, match="keep"):
             db.sql(WEAK.format(name=name))
@@ -204,7 +204,7 @@ def write(db: Database, *rows: dict[str, Any]) -> None:
     """What another program writes, now."""
     store: Any = db._store
     table = db._catalog().table("items")
-    layout = store._layouts.of(table)
+    layout = store._layouts.layout_of(table)
     store._client.put_rows(layout.name, *layout.encode(rows_table(table, list(rows))))
 
 

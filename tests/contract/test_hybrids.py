@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from tests.contract import planned
 from tests.contract.limited import (
-    StoreWithoutBeforeImages,
-    StoreWithoutChangelog,
-    StoreWithoutHistory,
-    StoreWithoutSnapshots,
+    OnlyKeys,
+    OnlyNow,
+    OnlyPages,
+    OnlyScans,
 )
 from tests.contract.planned import BOSSES, DEAR, TABLES, TOTALS
 
@@ -33,8 +33,8 @@ from viewkeeper.store.lmdb import LmdbStore
 ROWS = 200
 HYBRIDS = ("SNI", "SCI", "SNIMB", "SCIMB")
 CASES = [
-    *((StoreWithoutHistory, strategy) for strategy in (*HYBRIDS, "SN")),
-    *((kind, "ISN") for kind in (StoreWithoutHistory, StoreWithoutSnapshots, StoreWithoutBeforeImages, LmdbStore)),
+    *((OnlyNow, strategy) for strategy in (*HYBRIDS, "SN")),
+    *((kind, "ISN") for kind in (OnlyNow, OnlyPages, OnlyKeys, LmdbStore)),
     (LmdbStore, "SCI"),
 ]
 
@@ -83,7 +83,7 @@ class Shop:
         """Every view is its query over the tables at its own cut."""
         batch = self.store.published_batch()
         for view in self.store.catalog().views:
-            cut = batch.cut if view.at is None else view.at.cut
+            cut = batch.cut if view.own_cut is None else view.own_cut.cut
             state = self.states[max(p for p in self.states if p <= cut)]
             found = [tuple(row.values()) for row in self.db.read(view.table.name).to_pylist()]
             assert sorted(found, key=str) == sorted(truth(view.query, *state), key=str), (view.table.name, cut)
@@ -155,7 +155,7 @@ def test_a_view_made_in_the_middle_of_writes_is_exact(make_shop: Any, kind: Any,
         shop.check()
 
 
-@pytest.mark.parametrize("kind", [StoreWithoutHistory, StoreWithoutChangelog, LmdbStore])
+@pytest.mark.parametrize("kind", [OnlyNow, OnlyScans, LmdbStore])
 def test_views_are_made_while_nobody_writes(make_shop: Any, kind: Any) -> None:
     """The log moves on all the same, by the views' own commits."""
     shop = make_shop(kind)
@@ -168,9 +168,7 @@ def test_views_are_made_while_nobody_writes(make_shop: Any, kind: Any) -> None:
     shop.check()
 
 
-@pytest.mark.parametrize(
-    ("kind", "strategy"), [(StoreWithoutHistory, "SCI"), (StoreWithoutHistory, "SNIMB"), (LmdbStore, "SCIMB")]
-)
+@pytest.mark.parametrize(("kind", "strategy"), [(OnlyNow, "SCI"), (OnlyNow, "SNIMB"), (LmdbStore, "SCIMB")])
 def test_beside_batches_of_other_views(make_shop: Any, kind: Any, strategy: str) -> None:
     """The parallel hybrids: writers write and other views are maintained in threads of their own."""
     shop = make_shop(kind)
@@ -197,15 +195,15 @@ def test_beside_batches_of_other_views(make_shop: Any, kind: Any, strategy: str)
 
 def test_a_store_without_a_past_says_so() -> None:
     table: Any = None
-    assert not StoreWithoutHistory.can_scan_at(StoreWithoutHistory.__new__(StoreWithoutHistory), table)
-    assert not StoreWithoutChangelog.can_scan_at(StoreWithoutChangelog.__new__(StoreWithoutChangelog), table)
-    assert StoreWithoutBeforeImages.can_scan_at(StoreWithoutBeforeImages.__new__(StoreWithoutBeforeImages), table)
+    assert not OnlyNow.can_scan_at(OnlyNow.__new__(OnlyNow), table)
+    assert not OnlyScans.can_scan_at(OnlyScans.__new__(OnlyScans), table)
+    assert OnlyKeys.can_scan_at(OnlyKeys.__new__(OnlyKeys), table)
     with pytest.raises(Unsupported):
-        StoreWithoutHistory.scan_at(StoreWithoutHistory.__new__(StoreWithoutHistory), table, [], 0)
+        OnlyNow.scan_at(OnlyNow.__new__(OnlyNow), table, [], 0)
 
 
 def test_a_part_is_brought_to_a_cut_or_to_none(make_shop: Any) -> None:
-    shop = make_shop(StoreWithoutHistory)
+    shop = make_shop(OnlyNow)
     store, table = shop.store, shop.store.catalog().table("kinds")
     columns = ["category", "boss"]
 

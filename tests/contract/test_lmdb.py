@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from decimal import Decimal
@@ -23,12 +22,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.conftest import ITEMS, consolidated_weights, delete, ids, items, put, read
+from tests.contract.conftest import ITEMS, delete, ids, items, put, read, summed
 
 from viewkeeper.errors import (
     BadValue,
     CorruptState,
     FormatTooNew,
+    FormatTooOld,
     MaintainerBusy,
     NotADatabase,
     ReadOnly,
@@ -135,32 +135,13 @@ def test_a_newer_format_is_refused(store: LmdbStore, path: Path) -> None:
             LmdbStore(path, mode)
 
 
-def test_format_1_is_read_as_it_is_and_brought_up_by_a_writer(store: LmdbStore, path: Path) -> None:
-    put(store, items((1, "a")))
+def test_an_older_format_is_refused(store: LmdbStore, path: Path) -> None:
     store.close()
-
-    def stored(change: bytes | None = None) -> bytes:
-        with lmdb.open(str(path), max_dbs=4) as raw, raw.begin(write=True) as txn:
-            meta, entries = raw.open_db(b"meta", txn=txn), raw.open_db(b"log", txn=txn)
-            if change is not None:
-                txn.put(b"format", change, db=meta)
-                for key, body in list(txn.cursor(db=entries).iternext()):
-                    old = b"\x01" + body[1:2] + b"\0\0" + body[4:20]  # version 1, and no check
-                    txn.put(
-                        key, old + zlib.crc32(body[24:], zlib.crc32(old)).to_bytes(4, "little") + body[24:], db=entries
-                    )
-            return bytes(txn.get(b"format", db=meta))
-
-    stored(b"1")
-    reader = LmdbStore(path, "r")
-    assert reader.changes(ITEMS, ["id"], 0, 1).num_rows == 1
-    reader.close()
-    assert stored() == b"1"
-    writer = LmdbStore(path)
-    put(writer, items((2, "b")))
-    assert writer.changes(ITEMS, ["id"], 0, 2).num_rows == 2
-    writer.close()
-    assert stored() == b"%d" % FORMAT
+    with lmdb.open(str(path), max_dbs=4) as raw, raw.begin(write=True) as txn:
+        txn.put(b"format", b"%d" % (FORMAT - 1), db=raw.open_db(b"meta", txn=txn))
+    for mode in ("r", "w"):
+        with pytest.raises(FormatTooOld, match=f"format {FORMAT - 1}.*Load the data again"):
+            LmdbStore(path, mode)
 
 
 def test_wrong_options_are_refused(path: Path) -> None:
@@ -374,7 +355,7 @@ def test_a_forked_child_is_refused_opens_another_and_leaves_the_parent_alone(sto
     assert os.waitpid(child, 0)[1] == 0
     assert store.lease_holder() is not None
     put(store, items((3, "parent")))
-    assert consolidated_weights(pa.Table.from_batches([first, *scan])) == {(1,): 1}
+    assert summed(pa.Table.from_batches([first, *scan])) == {(1,): 1}
     assert [row["category"] for row in read(store)] == ["a", "child", "parent"]
     lease.release()
     assert store.lease_holder() is None
@@ -396,7 +377,7 @@ class LmdbReader:
 def _read_range(url: str, cut: int, start: bytes | None, stop: bytes | None) -> dict[tuple[Any, ...], int]:
     with LmdbReader(url) as reader:
         batches = list(reader.scan_at(ITEMS, ["id", "category"], cut, start=start, stop=stop))
-        return consolidated_weights(pa.Table.from_batches(batches))
+        return summed(pa.Table.from_batches(batches))
 
 
 def test_other_processes_scan_ranges_at_one_cut(store: LmdbStore) -> None:
@@ -505,7 +486,7 @@ def test_long_keys_behave_like_short_ones(
     ranges = [read(store, table, start=a, stop=b) for a, b in itertools.pairwise(split)]
     assert [row["word"] for part in ranges for row in part] == sorted(model)
     batches = list(store.scan_at(table, ["word", "n"], cut))
-    past = consolidated_weights(pa.Table.from_batches(batches, pa.schema([*table.arrow, ("¤w", pa.int64())])))
+    past = summed(pa.Table.from_batches(batches, pa.schema([*table.arrow, ("¤w", pa.int64())])))
     assert past == dict.fromkeys(at_cut.items(), 1)
 
 
@@ -548,7 +529,7 @@ def test_entries_come_call_by_call(store: LmdbStore) -> None:
     put(store, items((1, "b"), (2, "c")))
     found = list(store.entries(ITEMS, ["id", "category"], 0, 3))
     assert [position for position, _, _ in found] == [1, 3]
-    assert consolidated_weights(found[1][2]) == {(1, "a"): -1, (1, "b"): 1, (2, "c"): 1}
+    assert summed(found[1][2]) == {(1, "a"): -1, (1, "b"): 1, (2, "c"): 1}
     assert found[0][1] <= found[1][1]
 
 
@@ -634,12 +615,12 @@ def test_a_writer_killed_inside_a_call_leaves_nothing_and_blocks_nobody(store: L
 import os, sys
 import pyarrow as pa
 from viewkeeper.store.lmdb import LmdbStore
-from viewkeeper.store.ordered import calls
-finish = calls.Call.finish
+from viewkeeper.store.ordered import write_call
+finish = write_call.WriteCall.finish
 def die(call):
     finish(call)
     os.kill(os.getpid(), 9)
-calls.Call.finish = die
+write_call.WriteCall.finish = die
 store = LmdbStore(sys.argv[1])
 table = store.catalog().table("items")
 rows = pa.table([[1, 2], ["b", "c"], [None, None], [None, None]], schema=table.arrow)
@@ -650,7 +631,7 @@ store.write(table, rows, pa.table({"id": pa.array([], pa.int64())}))
     assert store.head() == 1
     assert [(row["id"], row["category"]) for row in read(store)] == [(1, "a")]
     assert put(store, items((2, "b"))) == 2
-    assert consolidated_weights(store.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
+    assert summed(store.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
 
 
 # -- large calls ------------------------------------------------------------------------------------------------------
@@ -661,7 +642,7 @@ def test_the_log_of_a_large_call_lies_in_pages_that_need_not_stay_in_memory(
 ) -> None:
     """It is the same call to whoever reads it: whole, in order, and never cut."""
     put(store, items(*((n, "a") for n in range(10))))
-    for name, found in (("LEAST", 80_000), ("budget", lambda: 160_000)):
+    for name, found in (("MIN_BUDGET", 80_000), ("process_budget", lambda: 160_000)):
         monkeypatch.setattr(f"viewkeeper.store.ordered.write_call.{name}", found)
     put(store, items(*((n, f"b{n}" * 9) for n in range(3_000))))
     put(store, items((1, "c")))
@@ -696,6 +677,6 @@ def test_the_log_of_a_call_is_the_same_however_it_is_made(tmp_path: Path, monkey
             delete(store, ids(*range(0, 900, 3)))
             with store._handle.read() as state:
                 logs.append([(position, bytes(body)) for position, body in scan_chunks(state.log)])
-            assert consolidated_weights(store.changes(ITEMS, ["id"], 0, 3)) == {(n,): 1 for n in range(800) if n % 3}
+            assert summed(store.changes(ITEMS, ["id"], 0, 3)) == {(n,): 1 for n in range(800) if n % 3}
     assert len(logs[0]) == 10 + 20 + 8
     assert logs[0] == logs[1] == logs[2]

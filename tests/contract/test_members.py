@@ -83,7 +83,7 @@ def read_query(_spark: Any, text: str, tables: Any) -> Any:
 def install(patch: Any = setattr) -> None:
     patch(catalyst, "read_query", read_query)
     patch(Database, "_spark", lambda self: None)
-    patch(families, "worthwhile", lambda views, different, rows: different >= 4)
+    patch(families, "is_family_cheaper", lambda views, different, rows: different >= 4)
 
 
 @pytest.fixture(params=["lmdb", pytest.param("rocksdb", marks=pytest.mark.deep), "hbase"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.contract.conftest import ITEMS, PAIRS, consolidated_weights, delete, ids, items, pairs, put, read
+from tests.contract.conftest import ITEMS, PAIRS, delete, ids, items, pairs, put, read, summed
 
 from viewkeeper.model.encoding.keys import key_range
 from viewkeeper.store.contract.store import Store, StoreSnapshot
@@ -134,7 +134,7 @@ def test_a_scan_of_a_past_state_is_of_that_cut_while_rows_change(filled: Store) 
     seen = [next(scan)]
     _change(filled)
     seen += scan
-    assert consolidated_weights(pa.Table.from_batches(seen)) == dict.fromkeys(OLD.items(), 1)
+    assert summed(pa.Table.from_batches(seen)) == dict.fromkeys(OLD.items(), 1)
 
 
 @pytest.mark.parametrize("read_by", ["scan_at", "find_at", "scan"])
@@ -154,7 +154,7 @@ def test_what_is_written_just_after_a_read_took_its_state_is_not_in_it(
 
     monkeypatch.setattr(OrderedCatalogStore, "catalog_at", write_first)
     if read_by == "scan_at":
-        found = consolidated_weights(pa.Table.from_batches(filled.scan_at(ITEMS, ["id", "category"], cut)))
+        found = summed(pa.Table.from_batches(filled.scan_at(ITEMS, ["id", "category"], cut)))
         assert found == dict.fromkeys(OLD.items(), 1)
     elif read_by == "find_at":
         rows = filled.find_at(ITEMS, ids(*range(2 * ROWS)), ["id", "category"], cut)

@@ -92,7 +92,7 @@ def right(db: Any) -> None:
 
 @pytest.mark.parametrize(
     ("step", "error"),
-    [*(("run", error) for error in ERRORS), ("arriving", "without text"), ("arriving", "unsupported")],
+    [*(("run", error) for error in ERRORS), ("route_to_ports", "without text"), ("route_to_ports", "unsupported")],
 )
 def test_an_error_in_a_batch_suspends_the_views_of_its_operator(
     db: Any, monkeypatch: pytest.MonkeyPatch, step: str, error: str
@@ -115,7 +115,7 @@ def test_an_error_in_a_batch_suspends_the_views_of_its_operator(
 
 
 @pytest.mark.parametrize("error", ["without text", "unsupported", "inside DuckDB"])
-@pytest.mark.parametrize("step", ["run", "arriving", "seed"])
+@pytest.mark.parametrize("step", ["run", "route_to_ports", "seed"])
 def test_an_error_in_a_load_is_that_of_the_view_that_is_loaded(
     db: Any, monkeypatch: pytest.MonkeyPatch, step: str, error: str
 ) -> None:
@@ -145,13 +145,13 @@ def test_an_error_in_a_merge_suspends_the_views_of_its_operator(
 ) -> None:
     planned.create(db, "totals", "dear")
     with monkeypatch.context() as patch:
-        breaking(patch, "merged", ERRORS[error])
+        breaking(patch, "merge_runs", ERRORS[error])
         for n in range(30, 60):
             db.put("items", item(n))
             db.refresh()
             merger = db._acquire_maintainer().publisher.compactor
-            if merger._work is not None:
-                merger._work.exception()  # it has ended: the next batch hears of it
+            if merger._future is not None:
+                merger._future.exception()  # it has ended: the next batch hears of it
             right(db)
         assert list(suspended(db)) == ["totals"]
         assert not db.status().afterwards
@@ -188,7 +188,8 @@ def test_an_error_while_rows_wait_is_the_operators(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("step", "fault"), [*(("run", fault) for fault in PROCESS), ("arriving", "disk full"), ("arriving", "Ctrl-C")]
+    ("step", "fault"),
+    [*(("run", fault) for fault in PROCESS), ("route_to_ports", "disk full"), ("route_to_ports", "Ctrl-C")],
 )
 def test_a_fault_of_the_process_suspends_no_view(
     db: Any, monkeypatch: pytest.MonkeyPatch, step: str, fault: str
@@ -253,21 +254,21 @@ def test_a_duckdb_that_broke_is_replaced() -> None:
 # -- by construction ---------------------------------------------------------------------------------------------------
 
 SOURCE = Path(vk.__file__).parent
-METHODS = {"run", "arriving", "of_table", "seed", "full", "merged", "compacted"}
+METHODS = {"run", "route_to_ports", "build_table_delta", "seed", "full", "merge_runs", "compact"}
 """What an operator computes with."""
 
 
-SEARCHED = {"work", "_through_segment"}
-"""Of `site.py`: what the search for a row tries, and the piece of work that it and the guarded call share."""
+SEARCHED = {"work", "_run_segment"}
+"""Of `context.py`: what the search for a row tries, and the piece of work that it and the guarded call share."""
 
 
 def unguarded(path: Path) -> Iterator[str]:
-    """Calls of an operator's own code that are not inside `with attributed_to(…)`."""
+    """Calls of an operator's own code that are not inside `with attribute_errors(…)`."""
 
     def visit(node: ast.AST, inside: bool) -> Iterator[str]:
         if isinstance(node, ast.With):
-            inside = inside or any("attributed_to" in ast.unparse(i.context_expr) for i in node.items)
-        if isinstance(node, ast.FunctionDef) and path.name == "site.py":
+            inside = inside or any("attribute_errors" in ast.unparse(i.context_expr) for i in node.items)
+        if isinstance(node, ast.FunctionDef) and path.name == "context.py":
             inside = inside or node.name in SEARCHED
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not inside:
             on = ast.unparse(node.func.value).split(".")[-1]
@@ -280,5 +281,5 @@ def unguarded(path: Path) -> Iterator[str]:
 
 
 def test_every_call_of_an_operators_code_is_attributed() -> None:
-    folders = [SOURCE / name for name in ("rounds", "commit", "maintain", "read", "capture")]
+    folders = [SOURCE / name for name in ("runtime", "commit", "maintain", "read", "capture")]
     assert [call for folder in folders for path in folder.rglob("*.py") for call in unguarded(path)] == []

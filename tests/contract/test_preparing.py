@@ -26,8 +26,8 @@ KINDS = ["lmdb", "atomic rows only, state behind a URL"]
 @pytest.fixture(params=KINDS)
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     monkeypatch.setattr(statement_warmup, "_START_DELAY", 0.0)
-    for module in (preaggregate, consolidate):  # few rows need few statements: these shall need theirs
-        monkeypatch.setattr(module, "_MOST_ROWS", -1)
+    for module, limit in ((preaggregate, "_MAX_ROWS"), (consolidate, "_MAX_SORTED_ROWS")):
+        monkeypatch.setattr(module, limit, -1)  # so that few rows need statements too
     monkeypatch.setattr(segment_execution, "run_segment_vectorised", lambda *_: None)
     with planned_shop(request, tmp_path, monkeypatch) as db:
         fill(db, 30, "totals", "bosses")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.contract.limited import StoreWithoutHistory
+from tests.contract.limited import OnlyNow
 from tests.contract.planned import DEAR, TABLES, TOTALS
 
 from viewkeeper.capture import partition_store, partitions
@@ -95,10 +95,10 @@ def test_a_load_that_is_killed_goes_on_with_the_parts_it_had(path: Path) -> None
         import sys
         sys.path.insert(0, {str(Path(__file__).parents[2])!r})
         from tests.contract import planned
-        from viewkeeper.capture import parts
+        from viewkeeper.capture import partitions
         import viewkeeper as vk
         planned.install()
-        parts.ROWS = {PART}
+        partitions.PARTITION_ROWS = {PART}
         with vk.open("lmdb:" + sys.argv[1], retention=0) as db:
             db.sql({CREATE!r})
     """
@@ -125,7 +125,7 @@ def test_a_load_that_is_killed_goes_on_with_the_parts_it_had(path: Path) -> None
         check(db)
 
 
-@pytest.mark.parametrize("kind", [LmdbStore, StoreWithoutHistory])
+@pytest.mark.parametrize("kind", [LmdbStore, OnlyNow])
 def test_a_creation_that_is_interrupted_is_resumed_by_giving_it_again(path: Path, kind: Any) -> None:
     with Watched(path, kind, interrupt_after=3) as db:
         with pytest.raises(KeyboardInterrupt):

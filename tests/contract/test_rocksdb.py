@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 from tests.contract import planned
-from tests.contract.conftest import ITEMS, consolidated_weights, delete, ids, items, put, read
+from tests.contract.conftest import ITEMS, delete, ids, items, put, read, summed
 
 import viewkeeper as vk
-from viewkeeper.errors import BadValue, FormatTooNew, NotADatabase, ReadOnly, StoreError
+from viewkeeper.errors import BadValue, FormatTooNew, FormatTooOld, NotADatabase, ReadOnly, StoreError
 from viewkeeper.store.rocksdb import RocksStore, database
 
 OTHER = """
@@ -99,22 +99,14 @@ def test_a_newer_format_is_refused(store: RocksStore, path: Path) -> None:
             RocksStore(path, mode)
 
 
-def test_format_1_is_read_as_it_is_and_brought_up_by_a_writer(store: RocksStore, path: Path) -> None:
+def test_an_older_format_is_refused(store: RocksStore, path: Path) -> None:
     store.close()
-
-    def stored(change: bytes | None = None) -> bytes:
-        raw = Rdict(str(path), Options(raw_mode=True))
-        if change is not None:
-            raw[b"mformat"] = change
-        found = bytes(raw[b"mformat"])
-        raw.close()
-        return found
-
-    stored(b"1")
-    RocksStore(path, "r").close()
-    assert stored() == b"1"
-    RocksStore(path).close()
-    assert stored() == b"%d" % database.FORMAT
+    other = Rdict(str(path), Options(raw_mode=True))
+    other[b"mformat"] = b"%d" % (database.FORMAT - 1)
+    other.close()
+    for mode in ("r", "w"):
+        with pytest.raises(FormatTooOld, match="Load the data again"):
+            RocksStore(path, mode)
 
 
 def test_what_cannot_be_meant_is_refused(path: Path) -> None:
@@ -253,8 +245,8 @@ def test_a_writer_killed_inside_a_call_leaves_nothing(store: RocksStore, path: P
     put(store, items((1, "a")))
     store.close()
     code = """
-from viewkeeper.store.ordered import calls
-calls.Call.finish = lambda call: os.kill(os.getpid(), 9)
+from viewkeeper.store.ordered import write_call
+write_call.WriteCall.finish = lambda call: os.kill(os.getpid(), 9)
 store = RocksStore(sys.argv[1])
 table = store.catalog().table("items")
 store.write(table, rows(2, "b"), no_keys)
@@ -263,7 +255,7 @@ store.write(table, rows(2, "b"), no_keys)
     again = RocksStore(path)
     assert again.head() == 1
     assert put(again, items((2, "b"))) == 2
-    assert consolidated_weights(again.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
+    assert summed(again.changes(ITEMS, ["id", "category"], 0, 2)) == {(1, "a"): 1, (2, "b"): 1}
     again.close()
 
 

@@ -95,7 +95,7 @@ def test_what_a_subscriber_keeps_is_there_until_its_time_is_over(shop: Any, open
     def write(number: int) -> None:
         shop.put("items", item(number))
         shop.refresh()
-        shop._maintainer.cleanup.after((), now=True)
+        shop._maintainer.cleanup.after_batch((), force=True)
 
     for number in range(10, 13):
         write(number)
@@ -132,7 +132,7 @@ def test_what_is_older_than_the_retention_is_gone(shop: Any, open_db: Callable[.
     for number in range(3):
         shop.put("items", item(10 + number))
         shop.refresh()
-        shop._maintainer.cleanup.after((), now=True)
+        shop._maintainer.cleanup.after_batch((), force=True)
     with pytest.raises(SnapshotGone, match="no longer kept"):
         list(shop.subscribe("totals", first.token, timeout=0))
     files = tmp_path / "state" / "streams"

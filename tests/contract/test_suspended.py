@@ -80,7 +80,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         db.sql(f"CREATE MATERIALIZED VIEW totals AS {TOTALS}")
         told: Queue[Any] = Queue()
         server = vk.open(url)
-        how = {"ready": lambda address, stop: told.put((address, stop))}
+        how = {"on_ready": lambda address, stop: told.put((address, stop))}
         thread = threading.Thread(target=serve, args=(server, Settings(port=0)), kwargs=how, daemon=True)
         thread.start()
         address, stop = told.get(timeout=30)
@@ -354,7 +354,7 @@ def test_ready_says_how_far_behind_suspended_views_are(place: Place, how: str) -
     told: Queue[Any] = Queue()
     server = vk.open(place.url, mode="r")
     settings = Settings(port=0, max_lag=0.0, suspended=how)
-    ready = {"ready": lambda address, stop: told.put((address, stop))}
+    ready = {"on_ready": lambda address, stop: told.put((address, stop))}
     thread = threading.Thread(target=serve, args=(server, settings), kwargs=ready, daemon=True)
     thread.start()
     address, stop = told.get(timeout=30)

@@ -400,5 +400,5 @@ def test_few_rows_and_many_leave_the_same_bytes(db: Any, url: str, monkeypatch: 
 def _stored(db: Any) -> dict[int, list[bytes]]:
     """The bytes of all rows, those of the views' state too."""
     numbers = sorted(db._store.catalog().stored_table_ids)
-    with db._store._opened.read(numbers) as state:
+    with db._store._handle.read(numbers) as state:
         return {n: [row for rows in state.rows(n).scan(None, None, None) for row in rows.to_pylist()] for n in numbers}

@@ -78,7 +78,9 @@ class Servers:
         told: Queue[Any] = Queue()
         db = self._exit_stack.enter_context(viewkeeper.open(url))
         settings = Settings(port=0, maintain=maintain)
-        thread = threading.Thread(target=serve, args=(db, settings), kwargs={"ready": lambda *found: told.put(found)})
+        thread = threading.Thread(
+            target=serve, args=(db, settings), kwargs={"on_ready": lambda *found: told.put(found)}
+        )
         thread.start()
         address, stop = told.get(timeout=60)
         self._exit_stack.callback(thread.join, 60)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.docs.pages import ROOT, executable_pages, run_page
+from tests.docs.pages import ROOT, pages, run_page
 
 QUIET = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
 EXAMPLES = sorted((ROOT / "examples").glob("0*.py"))
 
 
-@pytest.mark.parametrize("page", executable_pages(), ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page: Path, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VIEWKEEPER_DB", "lmdb:./shop")

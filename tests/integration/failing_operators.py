@@ -39,7 +39,7 @@ class Finder:
 
 
 def patch(module):
-    for step in ("run", "arriving"):
+    for step in ("run", "route_to_ports"):
         def broken(self, *given, _step=step, _usual=getattr(module.Aggregate, step)):
             if any(m.function == "Min" for m in self.spec.measures) and os.path.exists(PLACE):
                 with open(PLACE) as file:
@@ -105,7 +105,7 @@ def main(directory: Path) -> None:
         number = 10
         for lane, rows in LANES.items():
             placement.ROWS_PER_TASK = rows or placement.ROWS_PER_TASK
-            for step in ("run", "arriving"):
+            for step in ("run", "route_to_ports"):
                 for error in ERRORS:
                     (directory / "break.json").write_text(json.dumps({"step": step, "error": error}))
                     number = failed(db, f"{lane} {step} {error}", number, {}, "driver" if rows is None else "spark")

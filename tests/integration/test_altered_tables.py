@@ -173,8 +173,8 @@ def test_views_follow_a_wider_type(make_db: Callable[..., Any], spark: Any) -> N
     db.put("items", {"id": 1, "kind": "a", "price": 4, "stock": 1})  # waits for a batch
     db.sql("ALTER TABLE items ALTER COLUMN price TYPE BIGINT")
     check(db)
-    assert str(db.table("narrow").schema.read_field("price").type) == "int64"
-    assert str(db.table("taken").schema.read_field("top").type) == "int64"
+    assert str(db.table("narrow").schema.field("price").type) == "int64"
+    assert str(db.table("taken").schema.field("top").type) == "int64"
     db.put("items", [{"id": n, "kind": "b", "price": 5_000_000_000 + n, "stock": n} for n in range(4)])
     db.put("orders", {"order_id": 99, "id": 1, "price": 1, "amount": 2})
     db.refresh()

@@ -14,7 +14,7 @@ import sys
 
 import viewkeeper as vk
 from viewkeeper.errors import OutOfMemory, StoreError
-from viewkeeper.read import audit
+from viewkeeper.read.audit import audit
 
 with vk.open(f"lmdb:{sys.argv[1]}/db") as db:
     db.sql("CREATE TABLE t (k BIGINT, s STRING, PRIMARY KEY (k))")
@@ -33,7 +33,7 @@ with vk.open(f"lmdb:{sys.argv[1]}/db") as db:
         SparkContext._gateway.proc.wait()
         raise EOFError
 
-    audit._compared = killed
+    audit._compare_view = killed
     try:
         db.audit()
     except StoreError as error:

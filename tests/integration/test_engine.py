@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.integration.processes import start_child
+from tests.integration.processes import other
 
 import viewkeeper as vk
 from viewkeeper.errors import (
@@ -316,7 +316,7 @@ def test_a_second_process_is_told_who_maintains(tmp_path: Path, spark: Any) -> N
         first.sql(ITEMS)
         first.refresh()
         second.put("items", {"item_id": 1})
-        with start_child(refresh, url) as process:
+        with other(refresh, url) as process:
             assert f"process {os.getpid()} on" in process.receive()
         assert second.refresh().epoch == 1, "handles of one process do it together"
         first.refresh()
@@ -325,5 +325,5 @@ def test_a_second_process_is_told_who_maintains(tmp_path: Path, spark: Any) -> N
 def test_reads_are_arrow_with_sparks_types(shop: Any) -> None:
     shop.sql("CREATE TABLE t (k INT, at TIMESTAMP, local TIMESTAMP_NTZ, PRIMARY KEY (k))")
     schema = shop.read("t").schema
-    assert schema.read_field("at").type == pa.timestamp("us", "UTC")
-    assert schema.read_field("local").type == pa.timestamp("us")
+    assert schema.field("at").type == pa.timestamp("us", "UTC")
+    assert schema.field("local").type == pa.timestamp("us")

@@ -119,7 +119,7 @@ def differences(group: Group, exprs: list[Expr], expected: pa.Table) -> list[str
 def _difference(connection: Any, group: Group, expr: Expr, expected: pa.StructArray) -> str | None:
     text = render(expr)
     failed = [i for i, ok in enumerate(expected.is_valid().to_pylist()) if not ok]
-    values = expected.read_field(0)
+    values = expected.field(0)
     if values.type != types.external_type(expr.type):
         return f"Spark's type is {values.type}, the reader says {expr.type}"
     if failed and not can_raise(expr):

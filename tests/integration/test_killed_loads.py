@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.load_on_spark import ROWS
-from tests.torture.harness import find_sleeping_process
+from tests.torture.harness import asleep
 
 import viewkeeper as vk
 
@@ -39,7 +39,7 @@ def test_a_load_on_spark_that_is_killed_goes_on_with_the_parts_it_had(tmp_path: 
     once = tmp_path / "struck"
     killed = begun(url, VK_STOP_AT="load.part.after", VK_CRASH_ONCE=str(once))
     try:
-        find_sleeping_process(once, killed)
+        asleep(once, killed)
     finally:
         os.killpg(killed.pid, signal.SIGKILL)
         killed.communicate()

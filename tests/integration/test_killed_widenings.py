@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import start_child, url_of
+from tests.integration.processes import other, url_of
 from tests.integration.test_altered_tables import TABLES, WIDENED, check, put
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -30,11 +30,11 @@ def test_a_killed_widening(make_db: Callable[..., Any], spark: Any, point: str) 
     db.create_views(WIDENED)
     url = url_of(db)
     db.close()
-    with start_child(PROGRAM, url, env={"VK_CRASH_AT": point}) as process:
+    with other(PROGRAM, url, env={"VK_CRASH_AT": point}) as process:
         assert process.process.wait(300) == -signal.SIGKILL
     db = make_db("shop", spark=spark)
     done = point == "view.published"
-    types = {name: str(db.table(name).schema.read_field("price").type) for name in ("items", "narrow")}
+    types = {name: str(db.table(name).schema.field("price").type) for name in ("items", "narrow")}
     assert types == dict.fromkeys(types, "int64" if done else "int32")
     db.refresh()
     check(db)

@@ -69,7 +69,7 @@ def _agree(db: Any) -> None:
 def test_lazy_views_equal_stored_ones_and_sparks(
     make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("viewkeeper.store.contract.store.Store.lazy_cache", 0)
+    monkeypatch.setattr("viewkeeper.store.contract.store.Store.lazy_cache_bytes", 0)
     db = make_db(spark=spark)
     for statement in TABLES:
         db.sql(statement)

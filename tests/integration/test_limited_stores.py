@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.limited import LIMITED_STORES
+from tests.contract.limited import LIMITED
 from tests.contract.small_hbase import SmallHBase
 
 from viewkeeper.database import Database
@@ -32,10 +32,10 @@ def small() -> Iterator[SmallHBase]:
     server.close()
 
 
-@pytest.fixture(params=[*LIMITED_STORES, "rocksdb", "atomic rows only"])
+@pytest.fixture(params=[*LIMITED, "rocksdb", "atomic rows only"])
 def both(request: pytest.FixtureRequest, tmp_path: Path, spark: Any, small: SmallHBase) -> Iterator[list[Database]]:
-    if request.param in LIMITED_STORES:
-        less: Store = LIMITED_STORES[request.param](tmp_path / "less")
+    if request.param in LIMITED:
+        less: Store = LIMITED[request.param](tmp_path / "less")
     elif request.param == "rocksdb":
         less = open_store(f"rocksdb:{tmp_path / 'less'}")
     else:

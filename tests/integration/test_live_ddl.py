@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, start_child, url_of
+from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadStatement, BadValue, InUse, NameTaken, UnknownName
@@ -163,7 +163,7 @@ def test_a_creation_that_crashes_leaves_the_database_as_it_was(shop: Any, point:
         with vk.open(url) as db:
             db.sql(args[0])
     """
-    with start_child(create, url, RATIO, env={"VK_CRASH_AT": point}) as process:
+    with other(create, url, RATIO, env={"VK_CRASH_AT": point}) as process:
         assert process.wait() == -9
     with vk.open(url) as db:
         assert [v.name for v in db.status().views] == ["by_category"]
@@ -227,7 +227,7 @@ def test_a_column_is_dropped_while_others_read_and_write(shop: Any) -> None:
             say(db.get("items", 1))
             say(db._store.get(table, (7,)))  # as a process has it that looked the table up before
     """
-    with start_child(reader, url) as process:
+    with other(reader, url) as process:
         assert process.receive()["stars"] == 1
         shop.sql("ALTER TABLE items DROP COLUMN stars")
         shop.put("items", [item(7), item(1, "books")])

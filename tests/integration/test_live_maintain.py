@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import RATIO, TIMEOUT_SECONDS, item, start_child, url_of
+from tests.integration.processes import PATIENCE, RATIO, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, MaintainerBusy, StoreError, Timeout
@@ -28,7 +28,7 @@ MAINTAINER = """
 """
 
 
-def eventually(condition: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -50,7 +50,7 @@ def test_changes_of_another_process_reach_the_views(shop: Any) -> None:
                 db.put("items", {"item_id": n, "category": "toys", "price": "1"})
         say("done")
     """
-    with shop.maintain(), start_child(writer, url_of(shop)) as process:
+    with shop.maintain(), other(writer, url_of(shop)) as process:
         assert process.receive() == "done"
         assert eventually(lambda: (shop.get("by_category", "toys") or {}).get("n") == 20)
 
@@ -70,7 +70,7 @@ def test_max_changes_of_one_makes_each_write_call_its_own_batch(shop: Any) -> No
         shop.put("items", [item(2 * n), item(2 * n + 1)])
     seen: list[int] = []
     with shop.maintain(max_changes=1):
-        for delta in shop.subscribe("by_category", timeout=TIMEOUT_SECONDS):
+        for delta in shop.subscribe("by_category", timeout=PATIENCE):
             seen += [c.after["n"] for c in delta.changes()]
             if seen[-1:] == [10]:
                 break
@@ -99,11 +99,11 @@ def test_a_database_is_maintained_once_in_the_background(shop: Any) -> None:
 
 def test_a_second_maintainer_gets_an_error_that_names_the_first(shop: Any) -> None:
     url = url_of(shop)
-    with shop.maintain(), start_child(MAINTAINER, url) as second:
+    with shop.maintain(), other(MAINTAINER, url) as second:
         assert "is maintained by process" in second.receive()
         assert second.wait() == 3
     shop.close()
-    with start_child(MAINTAINER, url) as first:
+    with other(MAINTAINER, url) as first:
         assert first.receive() == "maintaining"
         with vk.open(url) as db, pytest.raises(MaintainerBusy, match=f"process {first.process.pid}"):
             db.maintain()
@@ -112,16 +112,16 @@ def test_a_second_maintainer_gets_an_error_that_names_the_first(shop: Any) -> No
 def test_a_standby_takes_over_when_the_maintainer_is_killed(shop: Any, make_db: Callable[..., Any]) -> None:
     url = url_of(shop)
     shop.close()
-    with start_child(MAINTAINER, url) as first:
+    with other(MAINTAINER, url) as first:
         assert first.receive() == "maintaining"
-        with start_child(MAINTAINER, url, "standby") as second, vk.open(url) as writer:
+        with other(MAINTAINER, url, "standby") as second, vk.open(url) as writer:
             assert second.receive() == "waiting"
             token = writer.put("items", item(1))
-            assert writer.get("by_category", "toys", after=token, timeout=TIMEOUT_SECONDS)["n"] == 1
+            assert writer.get("by_category", "toys", after=token, timeout=PATIENCE)["n"] == 1
             first.kill()
             token = writer.put("items", item(2))
             assert second.receive() == "maintains"
-            assert writer.get("by_category", "toys", after=token, timeout=TIMEOUT_SECONDS)["n"] == 2
+            assert writer.get("by_category", "toys", after=token, timeout=PATIENCE)["n"] == 2
 
 
 def test_a_view_that_fails_on_its_rows_is_suspended_and_resumed(shop: Any) -> None:

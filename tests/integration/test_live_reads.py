@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import RATIO, SHOP, item, start_child, url_of
+from tests.integration.processes import RATIO, SHOP, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadToken, Suspended, Timeout
@@ -86,7 +86,7 @@ def test_one_process_writes_and_keeps_the_token_another_reads_with_it(shop: Any)
                 token = ask()
                 say(db.get("by_category", "toys", after=token)["n"])
     """
-    with shop.maintain(), start_child(reader, url_of(shop)) as process:
+    with shop.maintain(), other(reader, url_of(shop)) as process:
         assert process.receive() == "ready"
         for n in range(1, 6):
             process.send(str(shop.put("items", item(n))))
@@ -113,7 +113,7 @@ def test_a_reader_fails_at_once_when_nobody_maintains(shop: Any) -> None:
                 except Timeout as error:
                     say([str(error), time.monotonic() - started])
     """
-    with start_child(reader, url, token) as process:
+    with other(reader, url, token) as process:
         for _ in range(2):
             message, seconds = process.receive()
             assert "Nobody maintains" in message
@@ -132,7 +132,7 @@ def test_a_reader_gives_up_after_its_timeout_while_the_maintainer_does_nothing(s
             except Timeout as error:
                 say(str(error))
     """
-    with start_child(reader, url_of(shop), token) as process:
+    with other(reader, url_of(shop), token) as process:
         assert "did not reach position" in process.receive()
 
 
@@ -142,7 +142,7 @@ def test_a_writer_that_does_not_maintain_reads_its_writes_from_the_maintainer(sh
             token = db.put("items", {"item_id": 7, "category": "books", "price": "3"})
             say(db.get("by_category", "books", after=token)["n"])
     """
-    with shop.maintain(), start_child(writer, url_of(shop)) as process:
+    with shop.maintain(), other(writer, url_of(shop)) as process:
         assert process.receive() == 1
 
 
@@ -180,7 +180,7 @@ def test_a_wait_ends_soon_after_the_batch(shop: Any) -> None:
             db.get("by_category", "toys", after=args[0], timeout=300)
             say(time.time())
     """
-    with start_child(reader, url_of(shop), token) as process:
+    with other(reader, url_of(shop), token) as process:
         assert process.receive() == "ready"
         time.sleep(0.5)
         shop.refresh()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import BY_CATEGORY, RATIO, SHOP, TIMEOUT_SECONDS, item, start_child, url_of
+from tests.integration.processes import BY_CATEGORY, PATIENCE, RATIO, SHOP, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, SnapshotGone, Suspended, UnknownName
@@ -65,7 +65,7 @@ def test_a_reader_process_takes_snapshots_while_batches_go_on(shop: Any) -> None
                     say([s.epoch, rows, sum(r["n"] for r in s.scan("by_category"))])
                     epochs.append(s.epoch)
     """
-    with shop.maintain(max_delay=0.0, priority="views"), start_child(reader, url_of(shop)) as process:
+    with shop.maintain(max_delay=0.0, priority="views"), other(reader, url_of(shop)) as process:
         seen = [process.receive()]  # or else the last batch might be made before the first look
         for n in range(100, 400, 3):
             shop.put("items", [item(n + i, f"c{n % 7}") for i in range(3)])
@@ -223,7 +223,7 @@ def test_a_reader_process_reads_a_view_that_is_not_stored(shop: Any) -> None:
             say(db.read("pairs").num_rows)
             say(next(db.subscribe("pairs")).rows.num_rows)
     """
-    with start_child(reader, url_of(shop)) as process:
+    with other(reader, url_of(shop)) as process:
         assert process.receive() == 2
         assert process.receive() == 2
 
@@ -254,18 +254,18 @@ def test_each_change_is_seen_once_though_subscriber_and_maintainer_are_killed(sh
     shop.close()
     with vk.open(url) as writer:
         for n in range(3):
-            with start_child(MAINTAINER, url) as maintainer, start_child(SUBSCRIBER, url, kept) as subscriber:
+            with other(MAINTAINER, url) as maintainer, other(SUBSCRIBER, url, kept) as subscriber:
                 assert maintainer.receive() == "maintaining"
                 subscriber.receive()
                 for i in range(20):
                     writer.put("items", item(100 * n + i))
                 subscriber.receive()
                 (subscriber if n % 2 else maintainer).kill()
-        with start_child(MAINTAINER, url) as maintainer, start_child(SUBSCRIBER, url, kept) as subscriber:
+        with other(MAINTAINER, url) as maintainer, other(SUBSCRIBER, url, kept) as subscriber:
             maintainer.receive()
             token = writer.put("items", item(999))
             assert writer.get("by_category", "toys", after=token, timeout=60)["n"] == 61
-            deadline = time.monotonic() + TIMEOUT_SECONDS
+            deadline = time.monotonic() + PATIENCE
             while "61]" not in kept.read_text() and time.monotonic() < deadline:
                 time.sleep(0.05)
     counts = [after for line in kept.read_text().splitlines() for _, after in json.loads(line)["changes"]]

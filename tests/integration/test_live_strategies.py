@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.integration.processes import RATIO, SHOP, item, start_child, url_of
+from tests.integration.processes import RATIO, SHOP, item, other, url_of
 
 import viewkeeper as vk
 from viewkeeper.errors import BadValue, Timeout, Unsupported
@@ -74,7 +74,7 @@ def test_a_reader_waits_for_a_scheduled_views_own_cut(shop: Any) -> None:
             say("ready")
             say(db.get("v", "toys", after=ask(), timeout=60)["n"])
     """
-    with shop.maintain(), start_child(reader, url_of(shop)) as process:
+    with shop.maintain(), other(reader, url_of(shop)) as process:
         process.receive()
         process.send(str(shop.put("items", [item(1), item(2)])))
         assert process.receive() == 2

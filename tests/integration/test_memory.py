@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.anonymous import MemoryPeak, run_within_memory
+from tests.anonymous import Peak, watched
 from tests.integration import fanning_out, many_changes, yardsticks
 
 import viewkeeper as vk
@@ -30,8 +30,8 @@ def run(program: str, *arguments: str, most: int, **environment: str) -> str:
     return peak(program, *arguments, most=most, **environment).output
 
 
-def peak(program: str, *arguments: str, most: int, **environment: str) -> MemoryPeak:
-    found = run_within_memory([sys.executable, str(HERE / program), *arguments], most, environment)
+def peak(program: str, *arguments: str, most: int, **environment: str) -> Peak:
+    found = watched([sys.executable, str(HERE / program), *arguments], most, environment)
     told = f"{found.total} MB, {found.java} MB of them Java's, {found.own} MB the program's own"
     print(f"{program} {' '.join(arguments)}: {told}")
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.naming import NAMES, Naming, RenamedDatabase, internal_names
+from tests.naming import NAMES, Called, Naming, internal_names
 
 import viewkeeper
 from viewkeeper.cli import main
@@ -251,7 +251,7 @@ def test_the_pool_has_what_statements_use() -> None:
 
 def test_audit_tells_the_rows_that_differ_whatever_they_are_called(make_db: Callable[..., Any], spark: Any) -> None:
     naming = Naming(7)
-    db = RenamedDatabase(make_db(spark=spark), naming)
+    db = Called(make_db(spark=spark), naming)
     db.sql("CREATE TABLE tab_0 (k0 INT, c1 DOUBLE, PRIMARY KEY (k0))")
     db.put("tab_0", [{"k0": i, "c1": i / 3} for i in range(4)])
     db.sql("CREATE MATERIALIZED VIEW view_0 AS SELECT k0, c1 FROM tab_0")

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.partners import share_every_batch
+from tests.partners import always
 
 from viewkeeper.runtime.cost_model import ONE_THREAD, SEVERAL_PROCESSES, SEVERAL_THREADS
 from viewkeeper.runtime.local import scheduler as local_scheduler
@@ -75,7 +75,7 @@ def test_batches_with_partners_are_those_without(
         change(other, number)
         other.refresh("driver")
     expected = everything(other)
-    ran = share_every_batch(monkeypatch, processes)
+    ran = always(monkeypatch, processes)
     for number in range(1, 4):
         change(shop, number)
         shop.refresh("driver")
@@ -122,7 +122,7 @@ def test_one_thread_is_no_process_more(
 
 @pytest.mark.spark
 def test_views_that_come_and_go_between_batches(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = share_every_batch(monkeypatch)
+    ran = always(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")
     shop.sql("CREATE MATERIALIZED VIEW late AS SELECT category, avg(price) AS a FROM items GROUP BY category")
@@ -140,7 +140,7 @@ def test_views_that_come_and_go_between_batches(shop: Any, monkeypatch: pytest.M
 def test_a_partner_that_dies_costs_a_batch_nothing_but_time(
     shop: Any, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
 ) -> None:
-    ran = share_every_batch(monkeypatch)
+    ran = always(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")
     partner = partner_of(shop)
@@ -157,7 +157,7 @@ def test_a_partner_that_dies_costs_a_batch_nothing_but_time(
 
 @pytest.mark.spark
 def test_a_partner_that_does_not_answer_is_ended(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = share_every_batch(monkeypatch)
+    ran = always(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")  # on a busy machine that takes it longer
     monkeypatch.setattr(pool, "_MIN_TIMEOUT", 0.5)
@@ -173,7 +173,7 @@ def test_a_partner_that_does_not_answer_is_ended(shop: Any, monkeypatch: pytest.
 @pytest.mark.spark
 def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is interrupted when work is on its way, or is answered what was not asked, goes on without partners."""
-    ran = share_every_batch(monkeypatch)
+    ran = always(monkeypatch)
     given: list[Any] = []
     run = pool.ProcessPool.run
     monkeypatch.setattr(
@@ -206,7 +206,7 @@ def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.Mon
 
 @pytest.mark.spark
 def test_a_program_that_cannot_be_started_is_done_without(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = share_every_batch(monkeypatch)
+    ran = always(monkeypatch)
     monkeypatch.setattr(pool, "_PROGRAM", "raise SystemExit(3)")
     for number in range(1, 6):
         change(shop, number)
@@ -219,7 +219,7 @@ def test_a_program_that_cannot_be_started_is_done_without(shop: Any, monkeypatch
 def test_partners_that_always_fail_are_seldom_tried(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_scheduler, "_MIN_THREADED_OPERATORS", 1)
     monkeypatch.setattr(scheduler, "_MIN_OPERATOR_SECONDS", 0.0)
-    broken = "from viewkeeper.runtime import partner; partner._run = None; "
+    broken = "from viewkeeper.runtime.processes import worker; worker._run_request = None; "
     monkeypatch.setattr(pool, "_PROGRAM", broken + pool._PROGRAM)
     tried: list[int] = []
     run = pool.ProcessPool.run
@@ -237,7 +237,7 @@ def test_partners_that_always_fail_are_seldom_tried(shop: Any, monkeypatch: pyte
 
 @pytest.mark.spark
 def test_a_view_that_fails_at_a_partner_is_suspended_alone(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = share_every_batch(monkeypatch)
+    ran = always(monkeypatch)
     for name in ("inverse", "opposite"):  # one for each
         sign = "" if name == "inverse" else "-"
         shop.sql(f"CREATE MATERIALIZED VIEW {name} AS SELECT category, sum({sign}1 / pieces) AS s "
@@ -257,7 +257,7 @@ def test_a_view_that_fails_at_a_partner_is_suspended_alone(shop: Any, monkeypatc
 def test_state_that_a_partner_finds_damaged_is_mended(
     shop: Any, make_db: Callable[..., Any], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share_every_batch(monkeypatch)
+    always(monkeypatch)
     for number in (1, 2):
         change(shop, number)
         shop.refresh("driver")
@@ -275,7 +275,7 @@ def test_state_that_a_partner_finds_damaged_is_mended(
 
 @pytest.mark.spark
 def test_partners_end_with_their_maintainer(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_every_batch(monkeypatch)
+    always(monkeypatch)
     change(shop, 1)
     shop.refresh("driver")
     partner = partner_of(shop)
@@ -324,9 +324,9 @@ for number in range(1, 100_000):
 @pytest.mark.spark
 def test_files_that_were_removed_are_let_go_of(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partner without work holds no space of files that merges have replaced."""
-    sooner = "from viewkeeper.runtime import partner; partner._LOOKS = 0.2; "
+    sooner = "from viewkeeper.runtime.processes import worker; worker._POLL_INTERVAL = 0.2; "
     monkeypatch.setattr(pool, "_PROGRAM", sooner + pool._PROGRAM)
-    share_every_batch(monkeypatch)
+    always(monkeypatch)
     for number in range(1, 9):
         change(shop, number)
         shop.refresh("driver")

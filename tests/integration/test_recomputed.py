@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.property.compare import difference
 from tests.property.query import Select, View
-from tests.property.typed import TypedExpression
+from tests.property.typed import Typed
 
 from viewkeeper.errors import Unsupported
 
@@ -73,9 +73,7 @@ def test_aggregates_and_frames_equal_sparks(facts: Any, spark: Any) -> None:
     spark.createDataFrame(facts.read("facts")).createOrReplaceTempView("facts")
     for name, sql in VIEWS.items():
         expected, got = spark.sql(sql).toArrow(), facts.read(name)
-        columns = tuple(
-            TypedExpression(f.name, "", loose="near" if pa.types.is_floating(f.type) else "") for f in got.schema
-        )
+        columns = tuple(Typed(f.name, "", loose="near" if pa.types.is_floating(f.type) else "") for f in got.schema)
         assert difference(View(name, Select((), ()), columns), expected, got) is None
 
 

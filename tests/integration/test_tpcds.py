@@ -19,7 +19,7 @@ from tests.property.compare import difference
 from tests.property.oracle import SparkOracle
 from tests.property.query import View
 from tests.property.scenario import History, Problem, Scenario, run
-from tests.property.typed import TypedExpression
+from tests.property.typed import Typed
 
 BATCHES = 4
 pytestmark = pytest.mark.slow
@@ -70,9 +70,7 @@ def test_a_view_equals_recompute_after_every_batch(view: View, outcome: Outcome)
     for number, found in enumerate(outcome.history):
         if view.name in found:
             want, held = outcome.expected[view.name][number], found[view.name]
-            shape = tuple(
-                TypedExpression(f.name, "", loose="near" if pa.types.is_floating(f.type) else "") for f in want.schema
-            )
+            shape = tuple(Typed(f.name, "", loose="near" if pa.types.is_floating(f.type) else "") for f in want.schema)
             assert difference(replace(view, columns=shape), want, held.rows, held.key) is None, f"batch {number}"
             rows += want.num_rows
     assert rows, "a view that never has a row shows nothing"

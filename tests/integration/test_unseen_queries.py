@@ -122,7 +122,7 @@ def test_nulls_without_a_type(db: Any) -> None:
         "SELECT k, c FROM (SELECT k, NULL AS c FROM t) ORDER BY c, k LIMIT 2",
         "SELECT t.k, w.c, w.c IS NULL AS d FROM t LEFT JOIN (SELECT NULL AS c, k FROM u) w ON w.k = t.k",
     )
-    assert str(db.read("v0").schema.read_field("c").type) == "string"
+    assert str(db.read("v0").schema.field("c").type) == "string"
 
 
 def test_an_order_of_a_subquery_is_no_order_of_the_view(db: Any) -> None:

@@ -163,7 +163,7 @@ def put_argument(table: Table, call: Put) -> Any:
 def delete_argument(table: Table, call: Delete) -> Any:
     """The keys as the caller hands them to `db.delete`: scalars for a key of one column."""
     if call.form == "arrow":
-        schema = pa.schema([table.arrow.read_field(k) for k in table.key])
+        schema = pa.schema([table.arrow.field(k) for k in table.key])
         return pa.table([pa.array([k[i] for k in call.keys], f.type) for i, f in enumerate(schema)], schema=schema)
     keys = [key_argument(k) for k in call.keys]
     return keys[0] if call.form == "one" else keys

@@ -19,7 +19,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from tests.contract.conftest import databases
-from tests.naming import Naming, RenamedDatabase
+from tests.naming import Called, Naming
 
 from viewkeeper.errors import BadStatement, Unsupported
 
@@ -138,8 +138,8 @@ def _run(
 
     naming = Naming(scenario.seed)  # the oracle goes on with the plain names
 
-    def opened() -> RenamedDatabase:
-        return RenamedDatabase(open_database(), naming)
+    def opened() -> Called:
+        return Called(open_database(), naming)
 
     db = opened()
     try:

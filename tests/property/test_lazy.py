@@ -32,7 +32,7 @@ def _with_twins(scenario: Scenario) -> Scenario:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lazy_views_equal_stored_ones(seed: int, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if seed % 3:
-        monkeypatch.setattr("viewkeeper.store.contract.store.Store.lazy_cache", 0)
+        monkeypatch.setattr("viewkeeper.store.contract.store.Store.lazy_cache_bytes", 0)
     scenario = _with_twins(generate(seed, views=8, batches=3))
     history, problems = run(scenario, spark, "driver" if seed % 2 else "spark")
     assert not problems, report(scenario, problems)

@@ -185,7 +185,7 @@ def changed(rng: Random, live: Counter[Any], groups: tuple[int, ...], nulls: boo
         if not live[row]:
             del live[row]
     rows = [row for row, n in change.items() if n]
-    columns = [pa.array([row[i] for row in rows], TABLE.read_field(i).type) for i in range(len(NAMES))]
+    columns = [pa.array([row[i] for row in rows], TABLE.field(i).type) for i in range(len(NAMES))]
     return pa.table([*columns, pa.array([change[row] for row in rows], pa.int64())], names=[*NAMES, "¤w"])
 
 

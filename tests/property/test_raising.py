@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.naming import Naming, RenamedDatabase
+from tests.naming import Called, Naming
 
 from viewkeeper.errors import EvaluationError
 
@@ -29,9 +29,9 @@ RAISING: dict[str, tuple[str, dict[str, Any]]] = {
 GOOD: dict[str, Any] = {"id": 1, "n": 3, "d": 7, "s": "1"}
 
 
-def named(db: Any, seed: str) -> RenamedDatabase:
+def named(db: Any, seed: str) -> Called:
     """The database under names from the pool."""
-    return RenamedDatabase(db, Naming(seed, {"facts", "computed", "total"}, {"id", "n", "d", "s", "o"}))
+    return Called(db, Naming(seed, {"facts", "computed", "total"}, {"id", "n", "d", "s", "o"}))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.partners import share_every_batch
+from tests.partners import always
 
 import viewkeeper as vk
 from viewkeeper.operators.delta_join import operator, partial_rows, plan
@@ -150,7 +150,7 @@ def test_views_together_are_those_apart_and_sparks(
         monkeypatch.setattr(plan, "WORD_BITS", 3)
         monkeypatch.setattr(partial_rows, "_CACHE_COST_FACTOR", rng.choice([2, 1000]))
         monkeypatch.setattr(partial_rows, "_STATEMENT_COST_IN_ROWS", 50_000 if seed % 2 else 0)
-    ran = share_every_batch(monkeypatch, 2 + seed % 2) if way == "partners" else []
+    ran = always(monkeypatch, 2 + seed % 2) if way == "partners" else []
     queries: dict[str, str] = {}
     with (
         vk.open(f"lmdb:{tmp_path / 'together'}", spark=spark, durability="none") as together,

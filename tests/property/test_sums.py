@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.naming import Naming, RenamedDatabase
+from tests.naming import Called, Naming
 
 NASTY = (
     1e16,
@@ -47,7 +47,7 @@ def exact_sum(values: list[float]) -> float | None:
 @pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT"])
 def test_float_sums_are_exact_after_any_history(kind: str, lane: str, spark: Any, make_db: Callable[..., Any]) -> None:
     names = Naming(f"{kind} {lane}", {"samples", "sums", "whole"}, {"id", "grp", "x", "total", "mean", "n"})
-    db = RenamedDatabase(make_db(spark=spark, durability="none"), names)
+    db = Called(make_db(spark=spark, durability="none"), names)
     db.sql(f"CREATE TABLE samples (id INT, grp INT, x {kind}, PRIMARY KEY (id))")
     db.sql("CREATE MATERIALIZED VIEW sums AS SELECT grp, sum(x) AS total, avg(x) AS mean FROM samples GROUP BY grp")
     db.sql("CREATE MATERIALIZED VIEW whole AS SELECT sum(x) AS total, count(x) AS n FROM samples")

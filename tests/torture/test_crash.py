@@ -105,7 +105,7 @@ def recovers(url: str, fault: str, ledger: Ledger, lane: str = "driver", spark: 
             db.refresh(lane)
             ledger.check(fault, db)
     with vk.open(url) as db:
-        db._acquire_maintainer().publisher.state.wait_for_collection()  # what the dead left, which it removes as it opens
+        db._acquire_maintainer().publisher.state.wait_for_collection()  # it removes files of the dead
         assert {path.name for path in shop.state_files(url)} == shop.listed(db)
 
 

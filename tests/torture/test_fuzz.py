@@ -251,7 +251,7 @@ def test_limits_have_clear_errors_and_write_nothing(db: Any, monkeypatch: pytest
     monkeypatch.setattr(row_images, "MAX_ROW_BYTES", 1 << 20)
     with pytest.raises(TooLarge, match="1 MB"):
         db.put("t", [{"k": "a", "v": b""}, {"k": "b", "v": bytes(2 << 20)}])
-    monkeypatch.setattr(LmdbDatabase, "largest_call", 1 << 20)
+    monkeypatch.setattr(LmdbDatabase, "max_call_bytes", 1 << 20)
     with pytest.raises(TooLarge, match="several calls"):
         db.put("t", [{"k": "a", "v": bytes(600_000)}, {"k": "b", "v": bytes(600_000)}])
     assert db.read("t").num_rows == 1

@@ -83,7 +83,7 @@ def test_databases_that_are_maintained_in_one_process_share_its_budget(make_db: 
     with make_db("one", memory="1GB") as one:
         assert limit(one) == "381.4 MiB", "two fifths"
         with make_db("two") as two:
-            assert process_budget() == two._maintain().publisher.memory.process_limit == 10**9, (
+            assert process_budget() == two._acquire_maintainer().publisher.memory.process_limit == 10**9, (
                 "what the process may take"
             )
             assert limit(one) == limit(two) == "190.7 MiB"

@@ -13,14 +13,14 @@ from viewkeeper.state.hash_index import radix_argsort
 from viewkeeper.state.run import distinct_hashes
 
 SPREADS = {
-    "spread": lambda random, count: random.python_integers(0, 2**64, count, np.uint64),
-    "repeated": lambda random, count: random.python_integers(0, 2**64, max(1, count // 3), np.uint64)[
-        random.python_integers(0, max(1, count // 3), count)
+    "spread": lambda random, count: random.integers(0, 2**64, count, np.uint64),
+    "repeated": lambda random, count: random.integers(0, 2**64, max(1, count // 3), np.uint64)[
+        random.integers(0, max(1, count // 3), count)
     ],
-    "alike in their top bits": lambda random, count: random.python_integers(0, 2**16, count, np.uint64),
+    "alike in their top bits": lambda random, count: random.integers(0, 2**16, count, np.uint64),
     "ends": lambda random, count: random.choice(np.array([0, 2**64 - 1], np.uint64), count),
     "stretches": lambda random, count: np.concatenate(
-        [np.sort(part) for part in np.array_split(random.python_integers(0, 2**64, count, np.uint64), 5)]
+        [np.sort(part) for part in np.array_split(random.integers(0, 2**64, count, np.uint64), 5)]
     ),
 }
 

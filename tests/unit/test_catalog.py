@@ -169,4 +169,4 @@ def test_versions_go_up_and_names_are_taken_once() -> None:
     shelf = Shelf()
     shelf.change(Catalog(), lambda c: c.with_table(table(c, "t")))
     with pytest.raises(Defect):
-        shelf.change(Catalog(), lambda c: c.moved(0, 5))
+        shelf.change(Catalog(), lambda c: c.derive(0, 5))

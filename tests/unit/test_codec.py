@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drawn import INTEGER_STRATEGIES
+from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue, CorruptState
 from viewkeeper.model import types
@@ -20,7 +20,7 @@ from viewkeeper.model.encoding.rows import decode_row, decode_rows, encode_rows
 from viewkeeper.model.schema import Column, KeyPart, Table
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    **INTEGER_STRATEGIES,
+    **WHOLE,
     "float": st.floats(width=32, allow_nan=False),
     "double": st.floats(allow_nan=False),
     "decimal(9,0)": st.integers(-(10**9) + 1, 10**9 - 1).map(Decimal),

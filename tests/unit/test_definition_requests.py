@@ -58,7 +58,7 @@ class Place:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(server, "THIS_PROCESS", "another")
     for module in (server, client):
-        monkeypatch.setattr(module, "BEAT", 0.01)
+        monkeypatch.setattr(module, "HEARTBEAT_INTERVAL", 0.01)
     made = Place(tmp_path)
     yield made
     made.server.stop()
@@ -207,8 +207,8 @@ def test_silence_is_a_timeout_and_the_request_is_never_run(place: Place, monkeyp
 def test_what_nobody_waits_for_is_not_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a sender that is gone; of this process itself; what another process has begun; what cannot be read."""
     now = time.time()
-    sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "seen": now}
-    place.mailbox.write("gone", REQUEST, {**sent, "seen": now - 2 * server.SENDER_TIMEOUT})
+    sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "last_seen": now}
+    place.mailbox.write("gone", REQUEST, {**sent, "last_seen": now - 2 * server.SENDER_TIMEOUT})
     place.mailbox.write("mine", REQUEST, {**sent, "process": server.THIS_PROCESS})
     place.mailbox.write("begun", REQUEST, sent)
     place.mailbox.write("begun", ANSWER, to_message(DefinitionAnswer("process 0", RUNNING)))
@@ -224,13 +224,13 @@ def test_what_nobody_waits_for_is_not_run(place: Place, monkeypatch: pytest.Monk
 
 def test_rubbish_beside_the_requests_stops_none_of_them(place: Place) -> None:
     now = time.time()
-    sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "seen": now}
+    sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": now, "last_seen": now}
     place.mailbox.write("begun", REQUEST, sent)
     place.mailbox.write("begun", ANSWER, to_message(DefinitionAnswer("process 0", RUNNING)))
     directory = place.mailbox._directory
     (directory / "a.request").mkdir()
     (directory / "b.answer").mkdir()
-    for name, said in (("b", sent), ("c", {**sent, "seen": "now"}), ("d", {**sent, "arguments": None}), ("e", [])):
+    for name, said in (("b", sent), ("c", {**sent, "last_seen": "now"}), ("d", {**sent, "arguments": None}), ("e", [])):
         (directory / f"{name}.request").write_text(json.dumps(said))
     (directory / "c.answer").write_text("[" * 100_000)
     (directory / "f.request").write_bytes(b"\xff\x00")
@@ -277,7 +277,7 @@ def test_a_sender_that_was_stopped_finds_its_answer_and_never_sends_again(
     now = time.time()
     stopped = now - 2 * server.SENDER_TIMEOUT
     for name, seen in (("answered", stopped), ("forgotten", now - 2 * server.KEPT)):
-        sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": seen, "seen": seen}
+        sent = {"call": "define", "arguments": ["x"], "process": "sender", "sent": seen, "last_seen": seen}
         place.mailbox.write(name, REQUEST, sent)
         place.mailbox.write(name, ANSWER, to_message(DefinitionAnswer("process 1", "done", result="x done")))
     place.server.poll()

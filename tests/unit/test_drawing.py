@@ -18,7 +18,7 @@ def shop(lookup: int, aggregate: int) -> Diagram:
     boxes = (
         DiagramBox(1, "input", "Δ orders", (), 0, "orders"),
         DiagramBox(2, "input", "Δ items", (), 0, "items"),
-        DiagramBox(3, "image", "image of items", (), 1, "items"),
+        DiagramBox(3, "table_image", "image of items", (), 1, "items"),
         DiagramBox(4, "lookup", "look up items", (), lookup, "items", reads=3),
         DiagramBox(5, "lookup", "look up shops", (), lookup, "shops"),
         DiagramBox(6, "aggregate", "aggregate", (), aggregate),

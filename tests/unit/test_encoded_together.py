@@ -36,9 +36,9 @@ def changed(of: Table, chance: Random, puts: int, deletes: int) -> ViewChange:
         number = chance.randrange(-50, 50)
         return f"k{number}" if kind == types.STRING else Decimal(number) if types.decimal_digits(kind) else number
 
-    rows = [{c.name: 1 if c.name == "¤count" else value(c.type) for c in of.stored} for _ in range(60)]
+    rows = [{c.name: 1 if c.name == "¤count" else value(c.type) for c in of.stored_columns} for _ in range(60)]
     unique = list({tuple(row[k.column] for k in of.key): row for row in rows}.values())
-    schema = pa.schema([of.arrow.read_field(k.column) for k in of.key])
+    schema = pa.schema([of.arrow.field(k.column) for k in of.key])
     gone = [{name: row[name] for name in schema.names} for row in unique[puts : puts + deletes]]
     return ViewChange(of, pa.Table.from_pylist(unique[:puts], of.arrow), pa.Table.from_pylist(gone, schema))
 
@@ -82,7 +82,7 @@ def test_a_row_that_is_too_large_is_named_by_its_table(monkeypatch: pytest.Monke
     rows = [{"k_2": "x" * 500, "i_2": 1, "d_2": None, "n_2": None}]
     changes[1] = ViewChange(changes[1].table, pa.Table.from_pylist(rows, changes[1].table.arrow), changes[1].deletes)
     for module in (row_images, change_encoding):
-        monkeypatch.setattr(module, "LARGEST_KEY", 400)
+        monkeypatch.setattr(module, "MAX_KEY_BYTES", 400)
     with pytest.raises(TooLarge, match="v2"):
         list(encode_view_changes(changes))
 
@@ -120,7 +120,7 @@ def test_in_several_chunks_as_in_one(chunks: int, monkeypatch: pytest.MonkeyPatc
     whole = pa.Table.from_pylist(rows, of.arrow)
     step = -(-whole.num_rows // chunks)
     puts = pa.concat_tables([whole.slice(start, step) for start in range(0, whole.num_rows, step)])
-    none = pa.schema([of.arrow.read_field(k.column) for k in of.key]).empty_table()
+    none = pa.schema([of.arrow.field(k.column) for k in of.key]).empty_table()
     keys, after = (pa.concat_arrays(each) for each in zip(*encode_change_rows(of, puts, none), strict=True))
     assert len(keys) == 100
     assert keys.to_pylist() == sorted(keys.to_pylist())

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drawn import INTEGER_STRATEGIES
+from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model import types
@@ -22,7 +22,7 @@ from viewkeeper_hbase.layout.layout import ColumnCells, table_layout
 from viewkeeper_hbase.layout.value_encodings import ENCODINGS, decode, encode
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    **INTEGER_STRATEGIES,
+    **WHOLE,
     "float": st.floats(width=32, allow_nan=False).map(lambda f: f + 0.0),
     "double": st.floats(allow_nan=False).map(lambda f: f + 0.0),
     "decimal(12,2)": st.integers(-(10**12) + 1, 10**12 - 1).map(lambda n: Decimal(n).scaleb(-2)),
@@ -116,7 +116,7 @@ def test_row_keys_of_other_programs(
 ) -> None:
     table = mapped(key, *types)
     layout = table_layout("ns", table)
-    schema = pa.schema([table.arrow.read_field(c.name) for c in table.key_columns])
+    schema = pa.schema([table.arrow.field(c.name) for c in table.key_columns])
     data = pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)
     assert layout.row_key_encoding.encode(data).to_pylist() == keys
     assert [layout.row_key_encoding.encode_one(row) for row in rows] == keys

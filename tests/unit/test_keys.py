@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.drawn import INTEGER_STRATEGIES
+from tests.drawn import WHOLE
 
 from viewkeeper.errors import BadValue
 from viewkeeper.model import types
@@ -24,7 +24,7 @@ from viewkeeper.model.schema import Column, KeyPart, Table
 DATES = st.dates()
 INSTANTS = st.datetimes(timezones=st.just(dt.UTC))
 TYPES: dict[str, st.SearchStrategy[Any]] = {
-    **INTEGER_STRATEGIES,
+    **WHOLE,
     "float": st.floats(width=32),
     "double": st.floats(),
     "decimal(12,2)": st.decimals(Decimal("-9999999999.99"), Decimal("9999999999.99"), places=2),

@@ -191,7 +191,7 @@ def test_hashes_are_found_where_bisection_finds_them(monkeypatch: pytest.MonkeyP
             assert (start[there] == left[there]).all()
             assert (stop - start == right - left).all()
         assert ("_directory" in run._hash_index.__dict__) == (how == "directory")
-        assert ("_flags" in run._hash_index.__dict__) == (how == "flagged")
+        assert ("_existence_filter" in run._hash_index.__dict__) == (how == "flagged")
 
 
 def test_a_directory_is_made_when_lookups_were_worth_it() -> None:
@@ -283,6 +283,6 @@ def test_how_much_is_read_is_not_guessed_where_a_hash_has_many_rows() -> None:
     hashes = np.repeat(np.arange(100, dtype=np.uint64) << np.uint64(50), 256)
     state = Arrangement((Run(pa.table({"¤x": pa.array(np.zeros(25_600, np.int64)), "¤h": pa.array(hashes)})),))
     came = pa.table({"¤h": pa.array(np.unique(hashes))})
-    site: Any = SimpleNamespace(memory=SimpleNamespace(piece=100_000))
+    site: Any = SimpleNamespace(memory=SimpleNamespace(piece_bytes=100_000))
     assert estimate_read_bytes(site, [state], [[came]]) == state.num_bytes
     assert estimate_read_bytes(site, [state], [[came]], is_single_row=True) == 0

@@ -32,7 +32,7 @@ def run(*rows: tuple[int, int]) -> Run:
 
 
 def reading(made: Recompute, *runs: Run) -> TableSlices:
-    site: Any = SimpleNamespace(fresh=lambda slot: Arrangement(runs) if slot == "lines/0" else Arrangement())
+    site: Any = SimpleNamespace(new=lambda slot: Arrangement(runs) if slot == "lines/0" else Arrangement())
     return TableSlices(site, made)
 
 

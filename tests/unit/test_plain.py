@@ -105,7 +105,7 @@ class Kept:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
 
-    def put(self, key: bytes, value: bytes, *, last: bool = False) -> None:
+    def put(self, key: bytes, value: bytes, *, append: bool = False) -> None:
         self.keys.append(key)
         self.values.append(value)
 

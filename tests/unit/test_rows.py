@@ -389,7 +389,7 @@ def test_updates_have_a_key_and_only_the_changed_columns() -> None:
     key, columns = updates_table(ITEMS, 7, {"Price": "1.50", "category": None})
     assert key.to_pylist() == [{"item_id": 7}]
     assert columns.to_pylist() == [{"category": None, "price": Decimal("1.50")}]
-    assert columns.schema == pa.schema([ITEMS.arrow.read_field("category"), ITEMS.arrow.read_field("price")])
+    assert columns.schema == pa.schema([ITEMS.arrow.field("category"), ITEMS.arrow.field("price")])
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_the_size_is_that_of_the_buffers(rows: list[Any], how: str) -> None:
     found = pa.ipc.open_stream(stream).read_all()
     expected = sum(buffers(chunk) for name in ("n", "t") for chunk in found[name].chunks)
     expected += sum(buffers(chunk.indices) for chunk in found["w"].chunks)
-    expected += buffers(found["w"].next_chunk(0).dictionary) if rows else 0
+    expected += buffers(found["w"].chunk(0).dictionary) if rows else 0
     told = decompressed_size(stream)
     # A buffer that packing would make larger is not packed, and is in the body as it is.
     assert told <= expected + 8 * 8 * (1 + len(rows))

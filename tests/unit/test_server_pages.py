@@ -39,7 +39,7 @@ def test_pages_of_a_bag_are_its_rows(limit: int) -> None:
 def test_a_cursor_is_read_again_and_nothing_else_is_one() -> None:
     cursor = PageCursor("uuid", 7, 3, b"\x00key", 2, None)
     assert PageCursor.parse(cursor.to_text()) == cursor
-    for text in ("", "x", "W10", "bnVsbA", "ü", cursor.text()[:-3]):
+    for text in ("", "x", "W10", "bnVsbA", "ü", cursor.to_text()[:-3]):
         with pytest.raises(HttpStatusError):
             PageCursor.parse(text)
 

@@ -146,7 +146,7 @@ class Stored:
     def __init__(self, table: Table, rows: Counter[tuple[int, str]]) -> None:
         self.rows = pa.Table.from_pylist([{"k": k, "s": s, COUNT: n} for (k, s), n in rows.items()], table.arrow)
 
-    def get_many(self, table: Table, keys: pa.Table, columns: Any = None) -> pa.Table:
+    def get_rows(self, table: Table, keys: pa.Table, columns: Any = None) -> pa.Table:
         asked = {(r["k"], r["s"]) for r in keys.to_pylist()}
         return self.rows.filter(pa.array([(r["k"], r["s"]) in asked for r in self.rows.to_pylist()], pa.bool_()))
 

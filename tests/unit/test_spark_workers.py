@@ -31,9 +31,9 @@ from viewkeeper.state import run_file
 from viewkeeper.state.run import Run
 
 VIEW = Table(1, "v", (Column("k", types.BIGINT),), (KeyPart("k"),), is_view=True)
-NOTHING: dict[str, Any] = {key: {} for key in ("levels", "arranged", "shares")}
-NOBODY: dict[str, Any] = dict.fromkeys(("staying", "spread", "netted"), frozenset())
-KNOWN: dict[str, Any] = {"plan": None, "active": frozenset(), "manifest": {}, "number": 1, "durable": False}
+NOTHING: dict[str, Any] = {key: {} for key in ("rounds", "driver_entries", "splits")}
+NOBODY: dict[str, Any] = dict.fromkeys(("co_located", "skew_balanced", "consolidated"), frozenset())
+KNOWN: dict[str, Any] = {"dataflow_handle": None, "active": frozenset(), "manifest": {}, "number": 1, "durable": False}
 
 
 def job(directory: Path, reach: ReachabilityCheck | None) -> StageTaskContext:
@@ -248,9 +248,9 @@ def test_memory_that_is_held_is_not_faulted_in_again() -> None:
     program = """
         import resource, sys
         import numpy as np, pyarrow as pa
-        from viewkeeper.resources.memory import hold_on
+        from viewkeeper.resources.memory import retain_freed_memory
         if sys.argv[1] == "hold":
-            hold_on(256 << 20)
+            retain_freed_memory(256 << 20)
         def work():
             kept = [np.ones(1_000_000) for _ in range(10)]
             pa.chunked_array(kept)

@@ -10,19 +10,19 @@ def named(**wanted: bool) -> set[str]:
 
 
 def test_each_name_says_when_a_view_is_cut() -> None:
-    assert named(is_complete=True) == {"IN", "SNI", "SCI"}
+    assert named(is_per_call=True) == {"IN", "SNI", "SCI"}
     assert named(is_scheduled=True) == {"SN", "SC", "ISN", "ISC"}
-    assert named(is_complete=False, is_scheduled=False) == {"IMB", "SNIMB", "SCIMB"}
+    assert named(is_per_call=False, is_scheduled=False) == {"IMB", "SNIMB", "SCIMB"}
 
 
 def test_each_name_says_what_is_read() -> None:
-    assert named(live=True) == {"SC", "ISC"}
-    assert named(tracks=True) == {"ISN", "ISC"}
-    assert named(keeps_state=True) == {"IN", "SNI", "SCI", "ISN", "ISC"}
+    assert named(reads_live=True) == {"SC", "ISC"}
+    assert named(tracks_keys=True) == {"ISN", "ISC"}
+    assert named(has_persistent_state=True) == {"IN", "SNI", "SCI", "ISN", "ISC"}
 
 
 def test_whoever_is_not_cut_with_the_batches_runs_beside_them() -> None:
-    assert named(runs_alone=True) == {"SN", "SC", "ISN", "ISC", "IN", "SNI", "SCI"}
+    assert named(has_own_cut=True) == {"SN", "SC", "ISN", "ISC", "IN", "SNI", "SCI"}
 
 
 def test_names_are_found_in_either_case() -> None:

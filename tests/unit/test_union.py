@@ -31,7 +31,7 @@ class Shop:
 
     def __init__(self, before_images: bool, selects: bool) -> None:
         self.capabilities = Capabilities(True, True, True, before_images, False)
-        self.selects = selects
+        self.can_filter_scans = selects
 
 
 def scan(number: int, prefix: str) -> Scan:
@@ -128,7 +128,9 @@ def fresh(store: Shop, catalog: Catalog) -> Dataflow:
     views = [View.from_json(v.to_json()) for v in catalog.views]
     known = {v.table.id: ViewPlan.from_json(v.plan) for v in views}
     active = [v.table.id for v in views if v.suspended is None and not v.options]
-    return build_dataflow(catalog.tables_by_id, known, active, not store.capabilities.before_images, store.selects)
+    return build_dataflow(
+        catalog.tables_by_id, known, active, not store.capabilities.before_images, store.can_filter_scans
+    )
 
 
 def said(flow: Dataflow) -> Mapping[str, Any]:
@@ -146,7 +148,7 @@ def said(flow: Dataflow) -> Mapping[str, Any]:
         "counted": {
             name: value
             for name, value in vars(flow.usage).items()
-            if name != "places"  # it tells who came first
+            if name != "order_numbers"  # they depend on which view came first
         },
     }
 
@@ -184,7 +186,7 @@ def test_a_flow_before_stays_as_it_is_and_travels_without_its_views() -> None:
         flow = cache.maintained_dataflow(store, catalog)
         assert said(known) == before != said(flow)
     sent = pickle.loads(pickle.dumps(flow))
-    assert (dict(sent.operators), sent.held) == (flow.operators, flow.image_columns)
+    assert (dict(sent.operators), sent.image_columns) == (flow.operators, flow.image_columns)
     assert not sent.views
     lonely = cache.separate_dataflow(catalog, catalog.views[2])
     assert list(lonely.views) == [catalog.views[2].table.id]

@@ -495,7 +495,7 @@ def test_first_rows(
 ) -> None:
     """Rows come, and some of those that are there go; by statements, without them, and with a buffer that is remembered
     until its runs are merged."""
-    schema = pa.schema([SCHEMA.read_field(n) for n in ("k", "day", "text", "short", "¤w")])
+    schema = pa.schema([SCHEMA.field(n) for n in ("k", "day", "text", "short", "¤w")])
     operator = TopK((), order, count=2, offset=data.draw(st.integers(0, 2)))
     there: list[dict[str, Any]] = []
     ways = ("statement", "quick", "remembered")

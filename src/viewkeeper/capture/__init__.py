@@ -1,1 +1,1 @@
-"""4. Capture: from the store's change log, or a scan, to one consolidated delta for each table."""
+"""4. Capture: reads the store's change log, or scans tables, and returns one consolidated delta for each table."""

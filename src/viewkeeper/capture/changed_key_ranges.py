@@ -1,13 +1,13 @@
-"""The MK tree: the keys that changed, as few ranges as they allow (dissertation 6.2.3).
+"""MK tree: the set of changed keys, as the smallest number of key ranges (dissertation 6.2.3).
 
     keys 3 4 5 9 10 27   with step 1   ─▶   [3…5] [9…10] [27]        three elements, not six
 
-Keys are merged only when they are adjacent by a known step, so a range stands for exactly the keys that were inserted:
-nothing is maintained that did not change. A table whose key is one integer or date column has step 1 (or what its
-option `key_step` says); for any other key there is no neighbour, and every key is an element of its own.
+Keys are merged only if they differ by a known step, so a range stands for exactly the inserted keys: no unchanged key
+is maintained. A table whose key is one integer or date column has step 1, or its option `key_step`. Other keys have no
+neighbours, and each key is an element of its own.
 
-Insertion is in bulk, as keys come from the log by batches: the leaves are two sorted arrays, the first and the last
-value of each element, and bisection over them takes the place of the inner nodes.
+Keys are inserted in bulk, because the log delivers them in batches: the leaves are two sorted arrays with the first and
+the last value of each element, and bisection over them replaces the inner nodes of a tree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KeyNumbers = npt.NDArray[np.int64]
 
 
 def key_step(table: Table) -> int | None:
-    """By how much neighbouring keys of a table differ; None where a key has no neighbour."""
+    """Return the step between neighbouring keys of a table; None if its keys have no neighbours."""
     if len(table.key) != 1 or table.key_columns[0].type not in _INTEGERS or table.key[0].descending:
         return None
     return int(dict(table.options).get("key_step", "1"))
@@ -39,35 +39,36 @@ def key_step(table: Table) -> int | None:
 
 @dataclass
 class MKTree:
-    """The inserted keys of one table. `first` and `last` hold the elements, ascending, `step` apart inside each."""
+    """The inserted keys of one table. `first` and `last` hold the elements in ascending order; keys in an element are
+    `step` apart."""
 
     table: Table
     step: int | None
     first: KeyNumbers
     last: KeyNumbers
     unmergeable_keys: pa.Table
-    """Keys that cannot be merged: the key columns, distinct."""
+    """Distinct keys that cannot be merged, as key columns."""
 
     @staticmethod
     def for_table(table: Table) -> MKTree:
-        """An empty tree for a table's keys."""
+        """Return an empty tree for the keys of a table."""
         names = [c.name for c in table.key_columns]
-        none = np.zeros(0, np.int64)
-        return MKTree(table, key_step(table), none, none, table.arrow.empty_table().select(names))
+        empty = np.zeros(0, np.int64)
+        return MKTree(table, key_step(table), empty, empty, table.arrow.empty_table().select(names))
 
     def __len__(self) -> int:
-        """How many elements it has."""
+        """Return the number of elements."""
         return len(self.first) + int(self.unmergeable_keys.num_rows)
 
     @property
     def key_count(self) -> int:
-        """How many keys it stands for."""
+        """Number of keys that the elements stand for."""
         if self.step is None:
             return int(self.unmergeable_keys.num_rows)
         return int(((self.last - self.first) // self.step + 1).sum())
 
     def insert(self, keys: pa.Table) -> None:
-        """Add keys (the key columns); keys that are there already stay as they are."""
+        """Insert keys (the key columns); keys that the tree has already are ignored."""
         if not keys.num_rows:
             return
         if self.step is None:
@@ -76,7 +77,7 @@ class MKTree:
             self.unmergeable_keys = joined.group_by(names).aggregate([]).select(names).combine_chunks()
             return
         numbers = np.unique(np.concatenate([self._expand_numbers(), _as_numbers(keys[self.table.key[0].column])]))
-        # Keys off the grid of the step start elements of their own: equal remainders are merged apart.
+        # Keys with different remainders modulo the step cannot be neighbours, so each remainder is merged separately.
         for_remainder = [numbers[numbers % self.step == r] for r in np.unique(numbers % self.step)]
         starts, ends = [], []
         for group in for_remainder:
@@ -90,21 +91,22 @@ class MKTree:
         names = self.unmergeable_keys.column_names
         if self.step is None:
             types = [self.unmergeable_keys.schema.field(n).type for n in names]
-            wanted = pa.table([pa.array([v], t) for v, t in zip(key, types, strict=True)], names=names)
-            return bool(self.unmergeable_keys.join(wanted, names, join_type="inner").num_rows)
+            probe = pa.table([pa.array([v], t) for v, t in zip(key, types, strict=True)], names=names)
+            return bool(self.unmergeable_keys.join(probe, names, join_type="inner").num_rows)
         number = int(_as_numbers(pa.chunked_array([pa.array([key[0]], self.table.arrow.field(names[0]).type)]))[0])
         inside = (self.first <= number) & (number <= self.last) & ((number - self.first) % self.step == 0)
         return bool(inside.any())
 
     def ranges(self) -> Iterator[tuple[bytes, bytes]]:
-        """Encoded keys [start, stop] of the elements that hold more than one key, with step 1: to be scanned."""
+        """Yield the encoded keys (first, last) of each element with more than one key, if the step is 1: to be
+        scanned."""
         if self.step == 1:
             for low, high in zip(self.first, self.last, strict=True):
                 if high > low:
                     yield self._encode_number(int(low)), self._encode_number(int(high))
 
     def single_keys(self) -> pa.Table:
-        """The key columns of all keys outside `ranges`: to be looked up one by one."""
+        """Return the key columns of all keys outside of `ranges`: to be looked up one by one."""
         if self.step is None:
             return self.unmergeable_keys
         return self._key_table(
@@ -112,7 +114,7 @@ class MKTree:
         )
 
     def all_keys(self) -> pa.Table:
-        """The key columns of every key."""
+        """Return the key columns of all keys."""
         return self.unmergeable_keys if self.step is None else self._key_table(self._expand_numbers())
 
     def _key_table(self, numbers: KeyNumbers) -> pa.Table:

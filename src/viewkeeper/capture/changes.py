@@ -1,7 +1,8 @@
-"""From log to delta: what happened to each table between two cuts, consolidated before any expression sees it.
+"""Change capture: reads the consolidated delta of each table between two cuts from the store's log.
 
-A store that knows what was there before gives net changes. For another the table's image does: what it holds for a key
-is taken back, and what the store holds now takes its place.
+Deltas are consolidated before any expression is evaluated on them. For a store with before-images the log gives net
+changes. For other stores the table image replaces the before-images: its rows of the changed keys are retracted, and
+the store's current rows are inserted.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from viewkeeper.state.consolidate import consolidate
 from viewkeeper.state.run import Arrangement
 from viewkeeper.store.contract.store import CaptureMark, PendingChanges, Store
 
-# What happened to a base table between two cuts, as one delta.
+# The delta of a base table between two cuts.
 #
-# A store with before-images says it. One without gives the keys that were touched and their rows at the later cut; the
-# rows at the earlier cut are in the table image, which is exactly what the views were made from. So
+# A store with before-images returns it directly. A store without them returns the touched keys and their rows at the
+# later cut; the rows at the earlier cut are in the table image, which is exactly what the views were computed from. So
 #
 #     Δ = rows now − image rows of the same keys
 #
-# holds whatever the store told twice, late, or in vain: a row that equals the known one falls out when the delta is
-# consolidated.
+# holds even if the store reports a change twice, late, or without effect: a row that equals the image's row cancels
+# when the delta is consolidated.
 
 
 def read_table_changes(
@@ -43,28 +44,32 @@ def read_table_changes(
     retract_image_rows: Callable[[pa.Table | None], pa.Table],
     capture_mark: CaptureMark | None,
 ) -> tuple[pa.Table, CaptureMark]:
-    """The delta of (after, upto] over `columns`, not consolidated, and what was seen of the table up to there.
+    """Return the delta of (after, cut] over `columns`, not consolidated, and the table's capture mark at `cut`.
 
-    `known` gives what takes the image's rows of some keys away (None: all rows). `seen`: what was, up to `after`.
+    `retract_image_rows` returns the delta that removes the image's rows of some keys (None: of all keys).
+    `capture_mark` is the mark at `after`.
     """
     if store.capabilities.before_images:
         return store.changes(table, columns, after, cut), CaptureMark()
     changed, capture_mark = store.changed_keys(table, columns, after, cut, capture_mark)
-    now = with_weight(changed.rows.select(list(columns)), 1)
+    rows = with_weight(changed.rows.select(list(columns)), 1)
     if changed.keys is not None and not changed.keys.num_rows:
-        return now, capture_mark
-    return pa.concat_tables([now, retract_image_rows(changed.keys).cast(now.schema)]).combine_chunks(), capture_mark
+        return rows, capture_mark
+    return pa.concat_tables([rows, retract_image_rows(changed.keys).cast(rows.schema)]).combine_chunks(), capture_mark
 
 
 MIN_PARALLEL_ROWS = 20_000
-"""Changes from which threads are worth waking: below, one is done before the second has begun."""
+"""Pending rows above which capture uses several threads; for fewer, one thread finishes before a second one has
+started."""
 
 _MIN_PARTITIONED_ROWS, _MIN_SPILL_ROWS = 200_000, 1_000_000
-"""A write call of so many rows is read in parts, side by side; of so many, each waits in a file."""
+"""A write call of at least `_MIN_PARTITIONED_ROWS` is read in parallel partitions; of at least `_MIN_SPILL_ROWS`, each
+partition is spilled to a file."""
 
 
 class Capture:
-    """Reads changes with the threads of `crew`. `arrangement` gives the state of an image, by slot."""
+    """Reads changes with the threads of a DuckDB pool. `open_arrangement` returns the arrangement of an image by state
+    slot."""
 
     def __init__(
         self, store: Store, pool: DuckDBPool, memory: MemoryBudget, open_arrangement: Callable[[str], Arrangement]
@@ -74,7 +79,7 @@ class Capture:
         self._memory = memory
         self._open_arrangement = open_arrangement
         self._empty_deltas: dict[int, tuple[Sequence[Column], pa.Table]] = {}
-        """For each table no changes of the columns that are used."""
+        """For each table an empty delta of the used columns."""
 
     def read_changes(
         self,
@@ -85,67 +90,72 @@ class Capture:
         tables: Sequence[int],
         pending: PendingChanges | None = None,
     ) -> tuple[dict[str, pa.Table], dict[int, CaptureMark]]:
-        """What happened to each of these tables, consolidated before any expression runs, and what was seen of them.
+        """Return the consolidated delta of each table, by input id, and the capture marks of the tables.
 
-        `waiting`: what waits for all base tables, if that is known.
+        `pending`: the pending changes of all base tables, if known.
         """
         rows = None if pending is None else pending.rows
-        parts = {t: self._partition_count(dataflow.tables[t], after, cut, rows) for t in tables}
+        partition_counts = {t: self._partition_count(dataflow.tables[t], after, cut, rows) for t in tables}
 
-        def changed(duck: PreparedStatements, what: tuple[int, int]) -> tuple[pa.Table, CaptureMark]:
-            table, part = what
+        def read_partition(statements: PreparedStatements, request: tuple[int, int]) -> tuple[pa.Table, CaptureMark]:
+            table, partition = request
             if self._is_unchanged(dataflow.tables[table], pending):
                 return self._empty_delta(dataflow, table), CaptureMark()
             names = [c.name for c in dataflow.used_columns[table]]
-            delta = self._read_net_changes(dataflow.tables[table], names, after, cut, part, parts[table], rows)
+            delta = self._read_net_changes(
+                dataflow.tables[table], names, after, cut, partition, partition_counts[table], rows
+            )
             if delta is not None:
                 return delta, CaptureMark()
-            known = partial(self._retract_image_rows, duck, dataflow, table, names)
-            delta, now = read_table_changes(
-                self._store, dataflow.tables[table], names, after, cut, known, capture_marks.get(table)
+            retract = partial(self._retract_image_rows, statements, dataflow, table, names)
+            delta, mark = read_table_changes(
+                self._store, dataflow.tables[table], names, after, cut, retract, capture_marks.get(table)
             )
-            return consolidate(duck, delta) if delta.num_rows else delta, now
+            return consolidate(statements, delta) if delta.num_rows else delta, mark
 
-        asked = [(t, part) for t in tables for part in range(parts[t])]
+        requests = [(t, partition) for t in tables for partition in range(partition_counts[t])]
         if rows is not None and rows < MIN_PARALLEL_ROWS:
-            duck = self._pool.use_primary(1)
-            found = [changed(duck, what) for what in asked]
+            statements = self._pool.use_primary(1)
+            found = [read_partition(statements, request) for request in requests]
         else:
-            found = self._pool.map(changed, asked)
+            found = self._pool.map(read_partition, requests)
         deltas: dict[int, list[pa.Table]] = {}
-        for (table, _), (delta, _) in zip(asked, found, strict=True):
+        for (table, _), (delta, _) in zip(requests, found, strict=True):
             deltas.setdefault(table, []).append(delta)
-        whole = {t: read[0] if len(read) == 1 else pa.concat_tables(read) for t, read in deltas.items()}
-        seen_now = {t: now for (t, _), (_, now) in zip(asked, found, strict=True)}
-        return {Input(t).id: delta for t, delta in whole.items()}, seen_now
+        merged = {t: pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces) for t, pieces in deltas.items()}
+        marks = {t: mark for (t, _), (_, mark) in zip(requests, found, strict=True)}
+        return {Input(t).id: delta for t, delta in merged.items()}, marks
 
     def _is_unchanged(self, table: Table, pending: PendingChanges | None) -> bool:
-        """Whether it is known that nothing happened to a table: most batches change one of many."""
+        """Return whether a table is known to be unchanged: most batches change one of many tables."""
         if pending is None or not pending.rows_by_table or table.is_view or not self._store.capabilities.before_images:
             return False
         return table.id not in pending.rows_by_table
 
     def _empty_delta(self, dataflow: Dataflow, table: int) -> pa.Table:
-        known = self._empty_deltas.get(table)
-        if known is None or known[0] is not dataflow.used_columns[table]:
+        cached = self._empty_deltas.get(table)
+        if cached is None or cached[0] is not dataflow.used_columns[table]:
             schema = pa.schema([dataflow.tables[table].arrow.field(c.name) for c in dataflow.used_columns[table]])
-            known = self._empty_deltas[table] = (
+            cached = self._empty_deltas[table] = (
                 dataflow.used_columns[table],
                 schema.append(pa.field(WEIGHT, pa.int64())).empty_table(),
             )
-        return known[1]
+        return cached[1]
 
     def _partition_count(self, table: Table, after: int, cut: int, rows: int | None) -> int:
-        """Into how many parts a table's changes are read. Those of one call can be: it names a key once, so parts of it
-        are net too. As many as fit into memory side by side, and one for each thread."""
+        """Return the number of partitions in which a table's changes are read.
+
+        Only the changes of a single call are partitioned: it names each key once, so the partitions are net changes,
+        too. There are as many as fit into memory side by side, and at least one for each thread.
+        """
         if not self._store.capabilities.before_images or not self._store.can_partition_changes or not table.is_stored:
             return 1
         if rows is not None and rows < _MIN_PARTITIONED_ROWS:
             return 1
-        waiting = self._store.pending(after, [table.id])
-        if waiting.rows < _MIN_PARTITIONED_ROWS or not is_one_call(waiting, cut):
+        table_pending = self._store.pending(after, [table.id])
+        if table_pending.rows < _MIN_PARTITIONED_ROWS or not is_one_call(table_pending, cut):
             return 1
-        return max(-(-waiting.size * self._pool.size // self._memory.piece_bytes), self._pool.size)
+        return max(-(-table_pending.size * self._pool.size // self._memory.piece_bytes), self._pool.size)
 
     def _read_net_changes(
         self,
@@ -157,7 +167,7 @@ class Capture:
         partition_count: int,
         rows: int | None,
     ) -> pa.Table | None:
-        """A part of a table's net changes; None where the store does not know them."""
+        """Return a partition of a table's net changes; None if the store does not know them."""
         if not self._store.capabilities.before_images:
             return None
         if partition_count == 1:
@@ -168,7 +178,7 @@ class Capture:
     def _retract_image_rows(
         self, statements: PreparedStatements, dataflow: Dataflow, table: int, columns: list[str], keys: pa.Table | None
     ) -> pa.Table:
-        """What the table's image by primary key holds for these keys, as the delta that takes it away."""
+        """Return the delta that removes the rows of these keys from the table's image by primary key."""
         key = tuple(k.column for k in dataflow.tables[table].key)
         image = next(i for i in dataflow.images[table] if i.arrangement_key == key)
         return negated_image_rows(
@@ -177,7 +187,8 @@ class Capture:
 
 
 def is_one_call(pending: PendingChanges, cut: int) -> bool:
-    """Whether what waits for a table up to a position was written in one call, however much waits after it."""
+    """Return whether a table's pending changes up to a cut were written in one call, regardless of changes after the
+    cut."""
     return pending.first_position is not None and (
         pending.first_position == cut or (pending.calls == 1 and pending.first_position < cut)
     )

@@ -1,16 +1,17 @@
-"""Parts of tables on disk: what a load has read survives its process.
+"""Partition store: table partitions on disk, so that the rows that a load has read survive its process.
 
     load-<table>-<rows>-<token>.vkp     the rows, an Arrow IPC file
     load-<table>-<rows>-<token>.json    {range, position, end, columns, checksum}, written last, renamed into place
 
-<rows> is `all`, or which selection of the table's rows it is a part of: that is no part of the table.
+<rows> is `all`, or a digest of the pushed-down predicate: a filtered partition is no partition of the whole table.
 
-Tasks of a Spark job keep the parts that they have read themselves, where all see the directory.
+Tasks of a Spark job save the partitions that they read, if all of them can access the directory.
 
-A part is what it says, whoever reads it next: the same statement given again, or another one that needs no other
-columns of the table. So there is nothing to resume but parts that are there. While there are some, the log is held from
-the oldest on; after a day, or when a load that could use them is published, they are forgotten. Written without a
-flush: after a crash of the machine a part is whole by its checksum, or read again.
+A partition describes itself completely, so any later load can use it: the same statement when it is repeated, or
+another statement that needs no other columns of the table. Resuming a load needs no further state. While partitions
+exist, the log is retained from the oldest one on; they are deleted after a day, or when a load that could use them is
+published. Files are not flushed: after a crash of the machine the checksum tells whether a partition is complete; if
+not, its rows are read again.
 """
 
 from __future__ import annotations
@@ -40,58 +41,59 @@ from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.contract.store import Store
 
 RETENTION_SECONDS = 86_400.0
-"""For which parts of an unfinished load are kept."""
+"""Seconds for which partitions of an unfinished load are kept."""
 
 HOLD_NAME = "load"
 
 _DAMAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
-"""What reading a part raises that is not whole."""
+"""Errors raised when an incomplete partition is read."""
 
 
 class PartitionStore:
-    """The parts in a state directory. One load at a time writes them."""
+    """The partitions in a state directory. Only one load at a time writes them."""
 
     def __init__(self, store: Store, directory: str | os.PathLike[str]) -> None:
         self._store, self._directory = store, Path(directory)
         self.shared_directory = str(self._directory) if StateDirectory(directory).is_local else None
-        """Where others may keep parts too; None: what they write is not here."""
+        """Directory in which other processes may save partitions; None if this process cannot read what they write."""
         self._writer = ThreadPool(1, thread_name_prefix="viewkeeper-parts")
 
     def find_partitions(self, table: Table, columns: Sequence[str]) -> list[TablePartition]:
-        """The parts of a table with these columns that are whole, none over another."""
+        """Return the complete, non-overlapping partitions of a table that have these columns."""
         found: list[TablePartition] = []
         for path in sorted(self._directory.glob(f"load-{_file_stem(table)}-*.json")):
             try:
                 record = json.loads(path.read_text())
                 if not set(columns) <= set(record["columns"]):
                     continue
-                part = replace(_map_partition(record, path.with_suffix(".vkp"), list(columns)), file=str(path))
+                partition = replace(_map_partition(record, path.with_suffix(".vkp"), list(columns)), file=str(path))
             except _DAMAGE_ERRORS:
-                _delete_files(path)  # damaged
+                _delete_files(path)
                 continue
-            if not any(_has_overlap(part, other) for other in found):
-                found.append(part)
+            if not any(_has_overlap(partition, earlier) for earlier in found):
+                found.append(partition)
         return found
 
     def save(self, table: Table, partition: TablePartition) -> TablePartition:
-        """Keep a part, while the next one is read."""
+        """Save a partition in the background, while the next one is read."""
         self.hold_log(partition.position)
         self._writer.submit(write_partition, self._directory, table, partition)
         return partition
 
     def hold_log(self, position: int) -> None:
-        """Parts from a position on will be kept. A store that cannot hold its log says later whether it still reaches
-        back to it."""
+        """Retain the log from the position of a partition that will be saved. If the store cannot hold its log, the
+        later read reports whether the log still reaches back."""
         if not any(self._directory.glob("load-*.json")):
             with suppress(Unsupported, SnapshotGone):
                 self._store.hold(HOLD_NAME, position, time.time() + RETENTION_SECONDS)
 
     def close(self) -> None:
-        """Wait until what was read is kept, for whoever goes on."""
+        """Wait until all partitions are saved, so that another process can use them."""
         self._writer.shutdown(wait=True)
 
     def delete_partitions(self, tables: frozenset[int] | None = None) -> None:
-        """Forget the parts of these tables, or of all; without tables given, only those that are too old."""
+        """Delete the partitions of these tables, and all that have expired. With None, delete only those that have
+        expired."""
         self._writer.shutdown(wait=True, cancel_futures=True)
         for path in list(self._directory.glob("load-*.*")):
             if (tables is not None and _table_id(path) in tables) or _is_expired(path):
@@ -103,13 +105,13 @@ class PartitionStore:
 
 
 def write_partition(directory: str | os.PathLike[str], table: Table, partition: TablePartition) -> None:
-    """Keep a part in a directory; without space it is not kept."""
+    """Write a partition to a directory; if there is no space, it is not saved."""
     name = Path(directory) / f"load-{_file_stem(table)}-{secrets.token_hex(4)}"
     try:
         descriptor = os.open(name.with_suffix(".vkp"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            summed = ChecksummedWriter(file)
-            with pa.ipc.new_file(summed, partition.rows.schema) as writer:
+            sink = ChecksummedWriter(file)
+            with pa.ipc.new_file(sink, partition.rows.schema) as writer:
                 writer.write_table(partition.rows)
         record = {
             "start": None if partition.start is None else partition.start.hex(),
@@ -117,21 +119,21 @@ def write_partition(directory: str | os.PathLike[str], table: Table, partition: 
             "position": partition.position,
             "end": partition.last_position,
             "columns": partition.rows.column_names,
-            "checksum": summed.checksum.intdigest(),
+            "checksum": sink.checksum.intdigest(),
             "time": time.time(),
         }
-        half = name.with_suffix(".new")
-        half.write_text(json.dumps(record))
-        half.chmod(0o600)
-        half.rename(name.with_suffix(".json"))
-    except OSError:  # no space to keep it: the load goes on without
+        unfinished = name.with_suffix(".new")
+        unfinished.write_text(json.dumps(record))
+        unfinished.chmod(0o600)
+        unfinished.rename(name.with_suffix(".json"))
+    except OSError:  # without space the load continues unsaved
         _delete_files(name.with_suffix(".json"))
         return
     failpoints.hit("load.part.after")
 
 
 def read_partition(file: str, columns: Sequence[str]) -> TablePartition | None:
-    """The part that is kept there; None if it is not any more, or damaged."""
+    """Return a saved partition; None if it has been deleted or is damaged."""
     try:
         return _map_partition(json.loads(Path(file).read_text()), Path(file).with_suffix(".vkp"), list(columns))
     except _DAMAGE_ERRORS:
@@ -157,7 +159,7 @@ def _delete_files(path: Path) -> None:
 def _is_expired(path: Path) -> bool:
     try:
         return path.stat().st_mtime < time.time() - RETENTION_SECONDS
-    except FileNotFoundError:  # it went with another file of its part
+    except FileNotFoundError:  # another process deleted the partition
         return False
 
 
@@ -166,12 +168,12 @@ def _has_overlap(left: TablePartition, right: TablePartition) -> bool:
 
 
 def _is_before(left: TablePartition, right: TablePartition) -> bool:
-    """Whether one ends before the other begins."""
+    """Return whether `left` ends before `right` begins."""
     return left.stop is not None and left.stop <= (right.start or b"")
 
 
 def _file_stem(table: Table) -> str:
-    """Without a dot: what follows one is the file's kind."""
+    """Return the first part of a file name. It has no dot, because the text after a dot is the file type."""
     where = pushed_comparisons(table)
     return f"{table.id}-{xxhash.xxh3_64_hexdigest(repr(where).encode()) if where else 'all'}"
 

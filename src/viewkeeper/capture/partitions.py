@@ -1,15 +1,16 @@
-"""A table in parts, each read at a time of its own, brought to one cut: the cut-off rules of the hybrids.
+"""Table partitions: rows of a table that were read at different times are brought to one cut (the hybrids' cut-off
+rules).
 
-    part                 the rows of keys [k_l, k_h) as they were found after position p: every call up to p is in them
-    u, p < t(u) ≤ c      the calls since, as far as they touched keys of the part; their keys are its MK tree
+    partition            the rows of keys [k_l, k_h) as they were found after position p: every call up to p is in them
+    u, p < t(u) ≤ c      the calls since, restricted to keys of the partition; their keys are its MK tree
 
-    1   t(u) ≤ p  and k_l ≤ u.K < k_h         u is dropped: the part has it        (6.3.2, 6.3.5; 6.3.10, H_key = p)
+    1   t(u) ≤ p  and k_l ≤ u.K < k_h         u is dropped: the partition has it   (6.3.2, 6.3.5; 6.3.10, H_key = p)
     2   r.K in the MK tree                    r is dropped: u has a newer row      (6.3.7, 6.3.13)
-    3   what is left of both is the part at c
+    3   the remainder of both is the partition at c
 
-Dissertation 6.3.2. A scan that takes long, on a store that cannot show the past, finds each row as it was at some time
-after p: rule 2 drops just the rows of which that is not known to be c's. Each part has a cut-off of its own, so what
-was read before a crash is a part like any other.
+Dissertation 6.3.2. A long scan of a store that cannot read the past finds each row in a state at some time after p:
+rule 2 drops exactly the rows that may differ from the state at c. Each partition has a cut-off of its own, so rows that
+were read before a crash are used like any other partition.
 """
 
 from __future__ import annotations
@@ -27,31 +28,34 @@ from viewkeeper.model.schema import WEIGHT, Table
 from viewkeeper.store.contract.store import ChangedKeys, Store
 
 PARTITION_ROWS = 1_000_000
-"""Rows of a part, about."""
+"""Approximate number of rows in a partition."""
 
 MIN_PARTITIONS = 8
-"""Parts from which a table is read in parts: a smaller one is read again in the time that keeping it would take."""
+"""A table with fewer partitions than this is read as a whole: reading it again takes no longer than saving its
+partitions."""
 
 Consolidator = Callable[[pa.Table], pa.Table]
 KeyRange = tuple[bytes | None, bytes | None]
 
 
 class CutMoved(Exception):
-    """What was read is not what the cut's batch saw: a batch comes first, then it is read again."""
+    """Raised if the rows that were read are not those that the batch of the cut saw. The caller must run a batch and
+    then read again."""
 
 
 @dataclass(frozen=True)
 class TablePartition:
-    """Rows, with the key's columns, of the keys from `start` (included) to `stop` (excluded; None: no end)."""
+    """Rows, including the key columns, of the keys from `start` (included) to `stop` (excluded; None: no end)."""
 
     start: bytes | None
     stop: bytes | None
     position: int
     rows: pa.Table
     end_position: int | None = None
-    """Where the log was when the last row had been read, if that is later: nothing after it is in the part."""
+    """Head of the log after the last row was read, if it is later than `position`: the partition has no later
+    change."""
     file: str = ""
-    """Where it is kept (`kept.part_in`), if it is."""
+    """Path of the partition on disk (`partition_store`), if it has been saved."""
 
     @property
     def last_position(self) -> int:
@@ -59,7 +63,7 @@ class TablePartition:
 
 
 def partition_bounds(store: Store, table: Table) -> list[bytes]:
-    """The keys at which a large table is cut into parts."""
+    """Return the keys at which a large table is split into partitions."""
     return store.split_points(table, store.count(table) // PARTITION_ROWS) if is_large(store, table) else []
 
 
@@ -68,14 +72,14 @@ def is_large(store: Store, table: Table) -> bool:
 
 
 def missing_ranges(partitions: Iterable[TablePartition], bounds: Sequence[bytes]) -> Iterator[KeyRange]:
-    """The key ranges that no part covers, cut at these points too. Parts do not overlap."""
-    at: bytes | None = b""
-    for part in sorted(partitions, key=lambda p: p.start or b""):
-        if at is not None and (part.start or b"") > at:
-            yield from _split_range(at, part.start, bounds)
-        at = part.stop
-    if at is not None:
-        yield from _split_range(at, None, bounds)
+    """Yield the key ranges that no partition covers, split at `bounds`. Partitions must not overlap."""
+    position: bytes | None = b""
+    for partition in sorted(partitions, key=lambda p: p.start or b""):
+        if position is not None and (partition.start or b"") > position:
+            yield from _split_range(position, partition.start, bounds)
+        position = partition.stop
+    if position is not None:
+        yield from _split_range(position, None, bounds)
 
 
 def _split_range(start: bytes, stop: bytes | None, bounds: Sequence[bytes]) -> Iterator[KeyRange]:
@@ -86,17 +90,18 @@ def _split_range(start: bytes, stop: bytes | None, bounds: Sequence[bytes]) -> I
 def partition_at_cut(
     store: Store, table: Table, columns: Sequence[str], partition: TablePartition, cut: int, consolidate: Consolidator
 ) -> pa.Table | None:
-    """The part's rows at a cut; None if it cannot be brought there, or the log does not reach back so far."""
+    """Return the partition's rows at a cut; None if it cannot be brought to the cut or the log does not reach back to
+    it."""
     if cut < partition.last_position:
-        # Commits of views move the log too. If it was more than that, the part may show what came after the cut.
-        waiting = store.pending(cut, [table.id])
-        if waiting.calls and (waiting.first_position is None or waiting.first_position <= partition.last_position):
+        # Commits of views advance the log, too. If the table itself was written, the partition may show later changes.
+        pending = store.pending(cut, [table.id])
+        if pending.calls and (pending.first_position is None or pending.first_position <= partition.last_position):
             return None
     if cut <= partition.position:
         return partition.rows.select(list(columns))
-    wanted = list(dict.fromkeys([*columns, *(c.name for c in table.key_columns)]))
+    read_columns = list(dict.fromkeys([*columns, *(c.name for c in table.key_columns)]))
     try:
-        changed = _read_changed_rows(store, table, wanted, partition.position, cut, consolidate)
+        changed = _read_changed_rows(store, table, read_columns, partition.position, cut, consolidate)
     except SnapshotGone:
         return None
     new = changed.rows
@@ -104,10 +109,10 @@ def partition_at_cut(
     new = new if inside is None else new.filter(inside)
     if changed.keys is None:
         return new.select(list(columns))
-    old = partition.rows.select(wanted)
+    old = partition.rows.select(read_columns)
     if changed.keys.num_rows:
         old = old.filter(pc.invert(pc.is_in(encode_keys(table, old), value_set=encode_keys(table, changed.keys))))
-    return pa.concat_tables([old, new.select(wanted).cast(old.schema)]).select(list(columns))
+    return pa.concat_tables([old, new.select(read_columns).cast(old.schema)]).select(list(columns))
 
 
 def _read_changed_rows(
@@ -123,6 +128,6 @@ def _read_changed_rows(
 def _range_mask(keys: pa.Array, partition: TablePartition) -> pa.Array | None:
     inside = None if partition.start is None else pc.greater_equal(keys, pa.scalar(partition.start, pa.binary()))
     if partition.stop is not None:
-        below = pc.less(keys, pa.scalar(partition.stop, pa.binary()))
-        inside = below if inside is None else pc.and_(inside, below)
+        is_below = pc.less(keys, pa.scalar(partition.stop, pa.binary()))
+        inside = is_below if inside is None else pc.and_(inside, is_below)
     return inside

@@ -1,8 +1,8 @@
-"""A base table as it was at a cut, from a scan of the store while writers go on.
+"""Snapshot reads: a base table as it was at a cut, from scans of the store while writers continue.
 
-A large one is read in parts, which are kept on disk until the load that reads them is done (`kept`); what a load before
-it has read is brought to the cut (`parts`) and not read again. A store that cannot show the past is scanned in parts
-*before* the cut is chosen: `scan_live`.
+A large table is read in partitions, which stay on disk until the load that reads them is finished (`partition_store`).
+Partitions that an earlier load has read are brought to the cut (`partitions`) and not read again. If the store cannot
+read the past, the table is scanned in partitions *before* the cut is chosen (`scan_live`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from viewkeeper.resources.memory import MemoryBudget
 from viewkeeper.store.contract.store import Store
 
 Progress = Callable[[str, int, int], None]
-"""Told of long work: what is being done ("scanning orders"), how far it is, and of how much."""
+"""Callback for long work: the step ("scanning orders"), the amount done, and the total amount."""
 
 
 class Cancellation(BaseException):
-    """Raised by a `Progress` to end the work that it is told of, as Ctrl-C would: nothing of it is published."""
+    """Raised by a `Progress` callback to cancel the work, as Ctrl-C would; nothing is published."""
 
 
 def table_at_cut(
@@ -44,30 +44,31 @@ def table_at_cut(
     partitions: Sequence[TablePartition] = (),
     partition_store: PartitionStore | None = None,
 ) -> pa.Table:
-    """The table at the cut, as a delta from nothing: from parts that were read, and scans of what they leave open."""
+    """Return the table at the cut as a delta from the empty table, from the partitions read before and scans of the
+    rest."""
     found = [
         *partitions,
         *(partition_store.find_partitions(table, columns) if partition_store is not None and not partitions else ()),
     ]
-    pieces, known = [], []
-    for part in found:
-        rows = partition_at_cut(store, table, columns, part, cut, consolidate)
+    pieces, used = [], []
+    for partition in found:
+        rows = partition_at_cut(store, table, columns, partition, cut, consolidate)
         if rows is not None:
             pieces.append(with_weight(rows, 1))
-            known.append(part)
-    left = list(missing_ranges(known, partition_bounds(store, table)))
-    if left and not store.can_scan_at(table):
+            used.append(partition)
+    missing = list(missing_ranges(used, partition_bounds(store, table)))
+    if missing and not store.can_scan_at(table):
         raise CutMoved
-    done = sum(p.num_rows for p in pieces)
-    if done and left and progress is not None:
-        progress(f"resuming {table.name}", done, max(done, store.count(table)))
-    for start, stop in left:
-        rows, clean = scan_table_at(store, table, columns, cut, memory, progress, start, stop, done)
+    rows_done = sum(p.num_rows for p in pieces)
+    if rows_done and missing and progress is not None:
+        progress(f"resuming {table.name}", rows_done, max(rows_done, store.count(table)))
+    for start, stop in missing:
+        rows, clean = scan_table_at(store, table, columns, cut, memory, progress, start, stop, rows_done)
         rows = rows if clean else consolidate(rows)
-        if partition_store is not None and len(left) > 1:
+        if partition_store is not None and len(missing) > 1:
             partition_store.save(table, TablePartition(start, stop, cut, rows.drop_columns([WEIGHT])))
         pieces.append(rows)
-        done += rows.num_rows
+        rows_done += rows.num_rows
     return pa.concat_tables(pieces)
 
 
@@ -78,24 +79,26 @@ def scan_live(
     progress: Progress | None,
     partition_store: PartitionStore | None = None,
 ) -> list[TablePartition]:
-    """The table as it is found, part by part while writers go on, for a store that cannot show the past."""
-    parts = partition_store.find_partitions(table, columns) if partition_store is not None else []
-    expected, done = store.count(table), sum(p.rows.num_rows for p in parts)
-    left = list(missing_ranges(parts, partition_bounds(store, table)))
-    if done and progress is not None:
-        progress(f"resuming {table.name}", done, max(done, expected))
-    for start, stop in left:
-        position = store.head()  # before the first row is read: what was written up to here is seen
+    """Scan a table partition by partition while writers continue, for a store that cannot read the past."""
+    found = partition_store.find_partitions(table, columns) if partition_store is not None else []
+    expected, rows_done = store.count(table), sum(p.rows.num_rows for p in found)
+    missing = list(missing_ranges(found, partition_bounds(store, table)))
+    if rows_done and progress is not None:
+        progress(f"resuming {table.name}", rows_done, max(rows_done, expected))
+    for start, stop in missing:
+        position = store.head()  # before the first row is read: the scan sees all writes up to here
         batches: list[pa.RecordBatch] = []
         for batch in store.scan(table, columns, start=start, stop=stop):
             batches.append(batch)
-            done += batch.num_rows
+            rows_done += batch.num_rows
             if progress is not None:
-                progress(f"scanning {table.name}", done, max(done, expected))
+                progress(f"scanning {table.name}", rows_done, max(rows_done, expected))
         rows = pa.Table.from_batches(batches, pa.schema([table.arrow.field(c) for c in columns])).combine_chunks()
-        part = TablePartition(start, stop, position, rows, store.head())
-        parts.append(partition_store.save(table, part) if partition_store is not None and len(left) > 1 else part)
-    return parts
+        partition = TablePartition(start, stop, position, rows, store.head())
+        found.append(
+            partition_store.save(table, partition) if partition_store is not None and len(missing) > 1 else partition
+        )
+    return found
 
 
 def scan_table_at(
@@ -109,14 +112,15 @@ def scan_table_at(
     stop: bytes | None = None,
     rows_done: int = 0,
 ) -> tuple[pa.Table, bool]:
-    """The table (or a key range of it) at the cut as a delta from nothing, and whether it has no retractions in it.
+    """Return the table, or a key range of it, at the cut as a delta from the empty table, and whether all weights are
+    one.
 
-    `done`: rows that were read before, for the progress report.
+    `rows_done`: rows read before, for the progress report.
     """
     expected = store.count(table)
     schema = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())])
 
-    def scanned() -> Iterator[pa.RecordBatch]:
+    def scan_batches() -> Iterator[pa.RecordBatch]:
         read = rows_done
         for batch in store.scan_at(table, columns, cut, start=start, stop=stop):
             yield batch
@@ -124,6 +128,6 @@ def scan_table_at(
             if progress is not None:
                 progress(f"scanning {table.name}", read, max(read, expected))
 
-    rows = memory.collect(scanned(), schema)  # many chunks: each of its users makes what it needs of them
+    rows = memory.collect(scan_batches(), schema)  # many chunks: each consumer combines the columns that it needs
     weights = rows[WEIGHT].to_numpy()
     return rows, bool((weights == 1).all())

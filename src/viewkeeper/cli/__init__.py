@@ -1,4 +1,4 @@
-"""The command line `vk`. Errors are one line on standard error: 1 is an error of ours, 2 is a wrong call."""
+"""The command line `vk`. An error is one line on standard error; exit code 1 is an error, 2 a wrong call."""
 
 from viewkeeper.cli.app import main
 

@@ -1,4 +1,4 @@
-"""`vk`: the program. Commands are in `commands/`; each opens the database, calls the public API and prints the answer.
+"""`vk`: the program. Commands are in `commands/`; each opens the database, calls the public API and prints the result.
 
     exit code   0 done · 1 a ViewkeeperError, printed as `error[code]: message hint` · 2 a wrong call · 130 Ctrl-C
 
@@ -70,7 +70,7 @@ def _vk(
         bool,
         typer.Option(
             "--version",
-            callback=lambda wanted: _print_version(wanted),
+            callback=lambda is_requested: _print_version(is_requested),
             is_eager=True,
             help="Print the version and exit.",
         ),
@@ -91,8 +91,8 @@ def _print_version(is_requested: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run `vk` and exit. Whatever goes wrong on purpose is one line, never a traceback."""
-    if arguments is None and len(sys.argv) > 1 and sys.argv[1].isalpha():  # not for --help and the like
+    """Run `vk` and exit. Every expected error is one line, never a traceback."""
+    if arguments is None and len(sys.argv) > 1 and sys.argv[1].isalpha():  # a command, not --help and the like
         without_pandas()
     try:
         code = app(args=arguments, prog_name="vk", standalone_mode=False)
@@ -109,12 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(f"{command}: {message}. See {command} --help.", error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
-    except BrokenPipeError:  # `vk scan … | head`: nobody reads on, and that is no error
+    except BrokenPipeError:  # `vk scan … | head`: the reader of the output has closed it, which is no error
         sys.stderr.close()
         sys.exit(0)
-    except OSError as error:  # a file of the user's that cannot be written, or no room for what is printed
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"error: {place}{error.strerror or error}.", 1)
+    except OSError as error:  # a file of the user that cannot be written, or no space for the output
+        file_prefix = f"{error.filename}: " if error.filename else ""
+        _fail(f"error: {file_prefix}{error.strerror or error}.", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -132,14 +132,13 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-# `vk --log`: what the program does, as lines on standard error for people or for a machine that collects them.
+# `vk --log`: log lines on standard error, for people or for a log collector.
 #
 #     text    2026-01-31 12:00:00 viewkeeper.batch batch 7: 120 changes, 14 ms, driver
-#     json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "viewkeeper.batch", "message": "batch 7:
-# …",
-#              "epoch": 7, "changes": 120, "seconds": 0.014, "lane": "driver", …}
+#     json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "viewkeeper.batch",
+#              "message": "batch 7: …", "epoch": 7, "changes": 120, "seconds": 0.014, "lane": "driver", …}
 #
-# A record's own fields (`extra=`) are members beside those four.
+# A record's own fields (`extra=`) are members beside the first four.
 
 
 LOG_FORMATS = ("text", "json")
@@ -147,7 +146,7 @@ _STANDARD_FIELDS = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dic
 
 
 class JsonLineFormatter(logging.Formatter):
-    """An object a line."""
+    """Formats a record as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -165,7 +164,7 @@ class JsonLineFormatter(logging.Formatter):
 
 
 def enable_logging(log_format: str) -> None:
-    """Send what viewkeeper logs to standard error from now on."""
+    """Send Viewkeeper's log to standard error from now on."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         JsonLineFormatter()

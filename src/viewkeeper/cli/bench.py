@@ -1,8 +1,8 @@
-"""`vk bench`: the time of a batch beside that of recomputing, on this machine, in one run.
+"""`vk bench`: the time of a batch compared with recomputation, on this machine, in one run.
 
-A batch changes so many orders with their lines: a third new, a third deleted, a third updated. Recomputing is DuckDB
-running the same queries over the same tables in memory, which is as fast as recomputing gets; its time grows with the
-data, that of a batch with the change.
+A batch changes a number of orders with their lines: a third new, a third deleted, a third updated. Recomputation is
+DuckDB running the same queries over the same tables in memory, which is as fast as recomputation gets. Its time grows
+with the data, the time of a batch with the change.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from viewkeeper.workloads.tpch.changes import TpchModel
 
 
 def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int, seed: int) -> pa.Table:
-    """A row for each batch size: changed rows, milliseconds of a batch and of recomputing, and their ratio."""
+    """A row for each batch size: changed rows, milliseconds of a batch and of recomputation, and their ratio."""
     model = TpchModel(files, seed)
     rows = []
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="vk-bench-") as place,
-            viewkeeper.open(f"lmdb:{place}/db") as db,
+            tempfile.TemporaryDirectory(prefix="vk-bench-") as directory,
+            viewkeeper.open(f"lmdb:{directory}/db") as db,
         ):
             load_tables(db, model)
             with quiet_jvm():
@@ -45,16 +45,16 @@ def bench(files: Path, numbers: Sequence[int], sizes: Sequence[int], repeat: int
                     report = db.refresh("driver")
                     batches.append(report.seconds)
                     changed.append(report.changes)
-                anew = statistics.median(_recompute_seconds(model, numbers) for _ in range(min(repeat, 3)))
-                batch = statistics.median(batches)
+                recompute_seconds = statistics.median(_recompute_seconds(model, numbers) for _ in range(min(repeat, 3)))
+                batch_seconds = statistics.median(batches)
                 rows.append(
                     {
                         "orders": 3 * third,
                         "changed_rows": int(statistics.median(changed)),
-                        "batch_ms": round(1000 * batch, 2),
-                        "recompute_ms": round(1000 * anew, 2),
-                        "times_faster": round(anew / batch, 2),
-                        "rows_per_second": int(statistics.median(changed) / batch),
+                        "batch_ms": round(1000 * batch_seconds, 2),
+                        "recompute_ms": round(1000 * recompute_seconds, 2),
+                        "times_faster": round(recompute_seconds / batch_seconds, 2),
+                        "rows_per_second": int(statistics.median(changed) / batch_seconds),
                     }
                 )
     finally:

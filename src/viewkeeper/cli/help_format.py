@@ -1,4 +1,4 @@
-"""Help that ends with an example, on a line of its own that can be copied whole."""
+"""Help texts that end with an example, on a line of its own that can be copied whole."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import typer
 
 _NO_WRAP = "\b\n"
-"""Before a paragraph: its lines are not wrapped."""
+"""Prefix of a paragraph whose lines are not wrapped."""
 
 
 def add_command(app: typer.Typer, command: Callable[..., Any], name: str | None = None) -> None:
-    """Make a function a command. The last paragraph of its docstring is `Example: vk …`."""
+    """Register a function as a command. The last paragraph of its docstring is `Example: vk …`."""
     text, _, example = inspect.cleandoc(command.__doc__ or "").rpartition("\n\n")
     app.command(name, help=text, epilog=format_example(example))(command)
 

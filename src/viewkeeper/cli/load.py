@@ -1,14 +1,15 @@
-"""`vk load`: files into a table.
+"""`vk load`: loads files into a table.
 
-    1  open each file as pieces of a few thousand rows: text columns (CSV, JSON lines) or typed ones (Parquet, whose
-       types are looked at before the rows)
-    2  fit a piece to the table through the same intake as `put`; a piece that does not fit is halved until its bad
-       rows stand alone, each with the reason
+    1  read each file in pieces of a few thousand rows: text columns (CSV, JSON lines) or typed ones (Parquet, whose
+       types are checked before its rows)
+    2  convert a piece with the same intake as `put`; a piece that does not fit is halved until its bad rows are
+       isolated, each with the reason
     3  write the bad rows to the reject file, then all good ones in one call
 
-Ctrl-C leaves nothing in the database: the write is one transaction where the store has them, and a table that was made
-for the load goes again if nothing came into it. With `chunk` the rows are written as they come, for files that do not
-fit into memory: an interrupted load is then repeated from the start, which changes nothing for rows that are there.
+Ctrl-C leaves nothing in the database: the write is one transaction where the store has transactions, and a table that
+was created for the load is dropped again if no row was written. With `chunk` the rows are written as they are read, for
+files that do not fit into memory: an interrupted load is then repeated from the start, which does not change the rows
+that were already written.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from viewkeeper.model.names import ROW, backticked
 from viewkeeper.model.schema import Table
 
 Progress = Callable[[int], None]
-"""Told how many bytes of the files have been read, each time some have."""
+"""Called with the number of bytes read from the files, each time some have been read."""
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load did."""
+    """The result of a load."""
 
     table: str
     rows: int
@@ -49,7 +50,7 @@ class LoadReport:
 
 @dataclass
 class _LoadState:
-    """Rows that fit and are not written yet, and rows that do not."""
+    """Converted rows that are not written yet, and bad rows."""
 
     good_rows: list[pa.Table] = field(default_factory=list)
     bad_rows: list[BadRow] = field(default_factory=list)
@@ -71,36 +72,36 @@ def load(
     delimiter: str | None = None,
     progress: Progress = lambda _: None,
 ) -> LoadReport:
-    """Load files into a table. `rejects` None: the first bad row is an error. So is the one after `most`, and that no
-    row fits."""
-    found = _LoadState()
+    """Load files into a table. `rejects` None: the first bad row is an error. More than `max_rejects` bad rows are an
+    error, and also a load in which no row fits."""
+    state = _LoadState()
     for file in files:
         for piece in read_pieces(table, file, progress, delimiter):
-            _fit_piece(table, piece, found)
-            if found.bad_rows and rejects is None:
-                first = found.bad_rows[0]
+            _fit_piece(table, piece, state)
+            if state.bad_rows and rejects is None:
+                first = state.bad_rows[0]
                 raise BadValue(
-                    f"{first.file}, row {first.row}: {first.reason}{_written_note(found)}",
+                    f"{first.file}, row {first.row}: {first.reason}{_written_note(state)}",
                     hint="Correct it, or leave --strict out to put bad rows into a reject file.",
                 )
-            if len(found.bad_rows) > max_rejects:
+            if len(state.bad_rows) > max_rejects:
                 raise BadValue(
-                    f"{file}: more than {max_rejects} rows do not fit {table.name}; the first: {found.bad_rows[0].reason}"
-                    f"{_written_note(found)}",
+                    f"{file}: more than {max_rejects} rows do not fit {table.name}; the first: "
+                    f"{state.bad_rows[0].reason}{_written_note(state)}",
                     hint="Check that the file is for this table, or raise --max-rejects.",
                 )
-            if chunk is not None and found.pending_row_count >= chunk:
-                _write_pending(db, table, found)
-    if found.bad_rows and rejects is not None:
-        _write_reject_file(rejects, found.bad_rows, _written_note(found))
-        if not found.good_rows and not found.written:
+            if chunk is not None and state.pending_row_count >= chunk:
+                _write_pending(db, table, state)
+    if state.bad_rows and rejects is not None:
+        _write_reject_file(rejects, state.bad_rows, _written_note(state))
+        if not state.good_rows and not state.written:
             raise BadValue(
-                f"Of {count_text(len(found.bad_rows), 'row')} none fits {table.name}; the first: {found.bad_rows[0].reason}"
-                f"{_written_note(found)}",
+                f"Of {count_text(len(state.bad_rows), 'row')} none fits {table.name}; the first: "
+                f"{state.bad_rows[0].reason}{_written_note(state)}",
                 hint=f"They are in {rejects}, each with its reason. Check that the file is for this table.",
             )
-    _write_pending(db, table, found)
-    return LoadReport(table.name, found.written, len(found.bad_rows), str(rejects) if found.bad_rows else None)
+    _write_pending(db, table, state)
+    return LoadReport(table.name, state.written, len(state.bad_rows), str(rejects) if state.bad_rows else None)
 
 
 def _written_note(state: _LoadState) -> str:
@@ -124,13 +125,14 @@ def _write_reject_file(path: Path, bad_rows: Sequence[BadRow], written_note: str
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise BadValue(
-            f"{len(bad_rows)} rows do not fit, and the reject file {path} cannot be written: {error.strerror}.{written_note}",
+            f"{len(bad_rows)} rows do not fit, and the reject file {path} cannot be written: "
+            f"{error.strerror}.{written_note}",
             hint="Say where it can be, with --rejects.",
         ) from None
 
 
 def default_reject_file(table: Table) -> Path:
-    """Where bad rows go if nobody says: a new file here, named for the table."""
+    """The default reject file: a new file in the current directory, named after the table."""
     name = re.sub(r"[^\w. -]", "_", table.name)
     free = (Path(f"{name}.rejects{'' if n == 1 else f'.{n}'}.jsonl") for n in count(1))
     return next(path for path in free if not path.exists())
@@ -138,7 +140,7 @@ def default_reject_file(table: Table) -> Path:
 
 @contextmanager
 def create_for_load(db: Any, name: str, statement: str) -> Iterator[None]:
-    """A table that is made for a load, and goes again if the load fails or is interrupted before it wrote anything."""
+    """Create a table for a load, and drop it again if the load fails or is interrupted before it wrote a row."""
     db.sql(statement)
     try:
         yield
@@ -150,7 +152,8 @@ def create_for_load(db: Any, name: str, statement: str) -> Iterator[None]:
 
 
 def _refuse_types(table: Table, piece: FilePiece, state: _LoadState) -> None:
-    """A column whose type the file states, and which no value of that type fits, is one error and not one a row."""
+    """Refuse a column of a type that no value of the table's column can have: one error, instead of one for each
+    row."""
     none = piece.rows.slice(0, 0).drop_columns([ROW])
     for name in none.column_names:
         column = table.by_name[name.lower()]
@@ -178,7 +181,7 @@ def _fit_piece(table: Table, piece: FilePiece, state: _LoadState) -> None:
 
 
 def fit_rows(table: Table, rows: pa.Table) -> Iterator[tuple[pa.Table, str | None]]:
-    """Runs of rows in the table's own types, and single rows that do not fit with the reason."""
+    """Yield runs of rows in the table's own types, and single rows that do not fit with the reason."""
     if rows.num_rows == 0:
         return
     try:
@@ -193,7 +196,7 @@ def fit_rows(table: Table, rows: pa.Table) -> Iterator[tuple[pa.Table, str | Non
 
 
 def _convert_text(table: Table, rows: pa.Table) -> pa.Table:
-    """Text columns of numbers, booleans and bytes as such; the intake itself reads decimals, dates and timestamps."""
+    """Convert text columns to numbers, booleans and bytes; the intake itself parses decimals, dates and timestamps."""
     columns = []
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         column = table.by_name.get(name.lower())
@@ -206,7 +209,7 @@ def _convert_text(table: Table, rows: pa.Table) -> pa.Table:
             elif column.type == types.BINARY and pa.types.is_string(values.type):
                 values = pa.chunked_array([[None if v is None else bytes.fromhex(v) for v in values.to_pylist()]])
         except (pa.ArrowInvalid, ValueError):
-            shown = repr(values[0].as_py()) if len(values) == 1 else "a value"
-            raise BadValue(f"{table.name}.{column.name}: {shown} is no {column.type.sql} value.") from None
+            value_repr = repr(values[0].as_py()) if len(values) == 1 else "a value"
+            raise BadValue(f"{table.name}.{column.name}: {value_repr} is no {column.type.sql} value.") from None
         columns.append(values)
     return pa.table(columns, names=rows.column_names)

@@ -1,11 +1,11 @@
-"""What the commands share: their common options, and how they open a database.
+"""Common options of the commands, and the ways to open a database.
 
     open_database   the whole engine, for commands that maintain or run SQL
-    open_writer     the store only, for commands that put rows there (init, put, delete)
+    open_writer     the store only, for commands that write rows (init, put, delete)
     open_reader     the store and the read layer only, for commands that answer at once (get, scan, status, explain)
 
-A command that needs no engine starts in a fraction of a second because the planner and Spark are not imported for it,
-nor pandas, which pyarrow would import by itself.
+A command that needs no engine starts in a fraction of a second, because the planner and Spark are not imported for it,
+nor pandas, which pyarrow would otherwise import.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Db = Annotated[
     typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help=f"{_STORES}, or a server: http://HOST:PORT."),
 ]
 LocalDb = Annotated[str, typer.Option("--db", envvar="VIEWKEEPER_DB", metavar="URL", help=f"{_STORES}.")]
-"""Of commands that work on the database where it is, not through a server."""
+"""The option of commands that need the database itself, not a server."""
 Name = Annotated[str, typer.Argument(help="A table or a view.")]
 ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")]
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A base table.")]
@@ -58,24 +58,24 @@ Stale = Annotated[bool, typer.Option("--stale", help="Of a suspended view its ol
 
 FORMATS = ("table", "json", "csv", "arrow")
 REPORT_FORMATS = FORMATS[:2]
-"""Of commands that give a report, and no rows."""
+"""The formats of commands that print a report instead of rows."""
 LANES = ("auto", "driver", "spark")
 
 
 def check_choice(context: typer.Context, option: str, value: str, allowed: tuple[str, ...]) -> str:
-    """The value, or a usage error that lists what there is."""
+    """The value, or a usage error that lists the allowed values."""
     if value not in allowed:
         raise UsageError(f"There is no {option} {value!r}: {', '.join(allowed)}.", cast(Any, context))
     return value
 
 
 def usage_error(context: typer.Context, message: str) -> UsageError:
-    """A wrong call, to be raised: one line and exit code 2."""
+    """The error of a wrong call, to be raised: one line and exit code 2."""
     return UsageError(message, cast(Any, context))
 
 
 def open_database(url: str, *, create: bool = False, spark: Any = None, memory: str | None = None) -> Any:
-    """The database for writing. It must be there already, unless the command may make it."""
+    """Open the database for writing. It must exist, unless the command may create it."""
     import viewkeeper
     from viewkeeper.cli.progress import show_load_progress
 
@@ -87,7 +87,7 @@ def open_database(url: str, *, create: bool = False, spark: Any = None, memory: 
 
 @contextmanager
 def open_writer(url: str, *, create: bool = False) -> Iterator[Store]:
-    """The database's store for writing. It must be there already, unless the command may make it."""
+    """Open the database's store for writing. It must exist, unless the command may create it."""
     if not create:
         with open_reader(url):
             pass
@@ -97,7 +97,7 @@ def open_writer(url: str, *, create: bool = False) -> Iterator[Store]:
 
 @contextmanager
 def open_reader(url: str) -> Iterator[Store]:
-    """The database's store for reading."""
+    """Open the database's store for reading."""
     with _opened_store(url, "r") as store:
         yield store
 
@@ -114,7 +114,7 @@ def _opened_store(url: str, mode: str) -> Iterator[Store]:
 
 
 class _PandasBlocker(MetaPathFinder):
-    """Finds that there is no pandas."""
+    """An import finder that hides pandas."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> None:
         if name == "pandas":
@@ -122,9 +122,9 @@ class _PandasBlocker(MetaPathFinder):
 
 
 def without_pandas() -> None:
-    """Let pyarrow look for pandas now and find none: otherwise its first list of values imports it, for 0.3 s.
+    """Make pyarrow look for pandas now and find none: otherwise its first list of values imports pandas, for 0.3 s.
 
-    For a process that runs one command which makes no frames, and for no other.
+    Only for a process that runs one command which creates no frames.
     """
     import pyarrow
 
@@ -137,9 +137,9 @@ def without_pandas() -> None:
 
 
 def spark_session(master: str | None, settings: list[str] | None) -> Any:
-    """The session that `--master` and `--conf` ask for; None: a local one, started when it is needed.
+    """The session for `--master` and `--conf`; None: a local session, started when it is needed.
 
-    A command that `spark-submit` runs is a Spark application already: its session is the one.
+    A command that `spark-submit` runs is a Spark application already, and uses its session.
     """
     from viewkeeper.cli.progress import warn_if_no_executors
 

@@ -1,11 +1,11 @@
-"""What commands print.
+"""Output of the commands.
 
     table   aligned columns, for people
-    json    an object a line: decimals, dates and timestamps as text, bytes as hex
+    json    one object per line: decimals, dates and timestamps as text, bytes as hex
     csv     a header and rows; an empty field is NULL, an empty text is ""
     arrow   an Arrow IPC stream, for programs
 
-Rows leave in batches, so a long scan needs no memory (but for `table`, whose widths depend on all rows).
+Rows are printed in batches, so a long scan needs no memory (except for `table`, whose widths depend on all rows).
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 
 def print_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch | pa.Table], output_format: str) -> None:
-    """Rows in one of the formats, in the order given."""
+    """Print rows in one of the formats, in their order."""
     _PRINTERS[output_format](schema, batches)
 
 
 def print_answer(statement: str, table: pa.Table, output_format: str) -> None:
-    """A statement's answer. SHOW's names and statements and EXPLAIN's plan are printed as they are for people."""
+    """Print a statement's result. For people, SHOW's names and statements and EXPLAIN's plan are printed as plain
+    text."""
     if output_format == "table" and _is_text_answer(statement) and table.num_columns == 1:
         typer.echo("\n".join(cell_text(v) for v in table.column(0).to_pylist()) or "(none)")
     else:
@@ -43,7 +44,7 @@ def print_answer(statement: str, table: pa.Table, output_format: str) -> None:
 
 
 def _is_text_answer(text: str) -> bool:
-    """Whether a statement asks for words of ours, not for rows."""
+    """Whether a statement returns a description instead of rows."""
     from viewkeeper.syntax.cursor import TokenCursor, split_statements
 
     first = next(iter(split_statements(text)), None)
@@ -51,9 +52,9 @@ def _is_text_answer(text: str) -> bool:
 
 
 def print_report(report: Any, output_format: str, max_values: int | None = None) -> None:
-    """A report: a line for each field and a small table for a list of values, or one JSON object.
+    """Print a report: a line for each field and a small table for a list of values, or one JSON object.
 
-    Of a list of more than `most` values their number comes first, and then as many of them.
+    Of a list with more than `max_values` values, print their number, and then the first ones.
     """
     if output_format == "json":
         typer.echo(json.dumps(asdict(report), default=_json_default, ensure_ascii=False))
@@ -146,9 +147,10 @@ _PRINTERS: Mapping[str, Callable[[Any, Iterable[Any]], None]] = {
 
 
 def warn_suspended(suspensions: Mapping[str, Mapping[str, Any]]) -> None:
-    """On standard error: which rows that follow are old, since when and why."""
+    """Print a warning on standard error: which of the following rows are old, since when and why."""
     for name, about in suspensions.items():
-        at = f"batch {about['epoch']} (position {about['position']})"
+        state_text = f"batch {about['epoch']} (position {about['position']})"
         typer.echo(
-            f"{name} is suspended since {about['since']}: these are its rows of {at}. {about['reason']}", err=True
+            f"{name} is suspended since {about['since']}: these are its rows of {state_text}. {about['reason']}",
+            err=True,
         )

@@ -1,8 +1,8 @@
-"""While Spark starts or a view is loaded: chatter kept off the screen, and a word to who waits for it.
+"""Progress while Spark starts or a view is loaded; the JVM's own output is kept off the screen.
 
 A JVM writes warnings to the standard error that it inherits, before any log level can be set. While it starts, file
-descriptor 2 is a temporary file; the JVM keeps that one for life. If something breaks in an unforeseen way, what was
-written is shown after all.
+descriptor 2 is a temporary file, which the JVM keeps for life. If an unexpected error occurs, the collected output is
+printed after all.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from viewkeeper.errors import ViewkeeperError
 
 _SPINNER_DELAY = 1.0
 _spinners: list[Any] = []
-"""What moves on the screen now."""
+"""The spinners on the screen."""
 
 
 @contextmanager
 def show_spinner(statement: str) -> Iterator[None]:
-    """On a terminal, a moving sign while Spark plans or answers (the first time it has to start, for some seconds), and
-    how far the load of a view is."""
+    """On a terminal, show a spinner while Spark plans or runs (when it starts, for some seconds), and the progress of a
+    view's load."""
     first = [word.upper() for word in statement.split(None, 2)[:2]]
     slow = first[:1] in (["CREATE"], ["ALTER"], ["SELECT"], ["WITH"], ["FROM"])
     if not slow or not sys.stderr.isatty():
@@ -34,33 +34,33 @@ def show_spinner(statement: str) -> Iterator[None]:
         return
     from rich.console import Console
 
-    screen = os.fdopen(os.dup(2), "w")  # of its own: descriptor 2 is turned away by `hushed` meanwhile
-    sign = Console(file=screen).status("Spark is at work; the first statement starts it")
-    late = threading.Timer(_SPINNER_DELAY, sign.start)  # what is answered without Spark is answered before
-    late.start()
-    _spinners.append(sign)
+    screen = os.fdopen(os.dup(2), "w")  # a duplicate, because `quiet_jvm` redirects descriptor 2 meanwhile
+    spinner = Console(file=screen).status("Spark is at work; the first statement starts it")
+    timer = threading.Timer(_SPINNER_DELAY, spinner.start)  # statements without Spark are done before the delay ends
+    timer.start()
+    _spinners.append(spinner)
     try:
         yield
     finally:
-        _spinners.remove(sign)
-        late.cancel()
-        late.join()
-        sign.stop()
+        _spinners.remove(spinner)
+        timer.cancel()
+        timer.join()
+        spinner.stop()
         screen.close()
 
 
 def show_load_progress(task: str, done: int, total: int) -> None:
-    """How far the load of a view is, on the sign that moves, if there is one."""
-    for sign in _spinners:
-        sign.update(f"{task}: {done:,} of {total:,}")
+    """Show the progress of a view's load on the spinner, if there is one."""
+    for spinner in _spinners:
+        spinner.update(f"{task}: {done:,} of {total:,}")
 
 
 @contextmanager
 def quiet_jvm() -> Iterator[None]:
-    """A JVM started in here is not heard."""
+    """Suppress the output of a JVM that is started in this context."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as log:
-        heard = os.dup(2)
+        stderr = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
             yield
@@ -68,29 +68,29 @@ def quiet_jvm() -> Iterator[None]:
             raise
         except Exception:
             log.seek(0)
-            os.write(heard, log.read())
+            os.write(stderr, log.read())
             raise
         finally:
             sys.stderr.flush()
-            os.dup2(heard, 2)
-            os.close(heard)
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
-# A word to who waits for a cluster that gives no executors: Spark says nothing of it that is seen here.
+# A warning for a cluster that provides no executors, about which Spark logs nothing that is visible here.
 #
-# A cluster whose workers have less memory or fewer cores than an executor asks for accepts the application, and lets it
+# A cluster whose workers have less memory or fewer cores than an executor needs accepts the application, and lets it
 # wait without end.
 
 
 _MAX_WAIT_SECONDS = 30.0
-"""Seconds in which jobs may wait for a first executor."""
+"""Seconds that jobs may wait for the first executor."""
 
 
 def warn_if_no_executors(spark: Any, max_wait: float = _MAX_WAIT_SECONDS, pause: float = 1.0) -> None:
-    """From now on, in the background: one line if jobs have waited so long and no executor has ever come."""
+    """In the background, print one line if jobs have waited this long and no executor has ever registered."""
     if spark.sparkContext.master.startswith("local"):
         return
-    screen = os.dup(2)  # of its own: descriptor 2 is turned away by `hushed` meanwhile
+    screen = os.dup(2)  # a duplicate, because `quiet_jvm` redirects descriptor 2 meanwhile
     threading.Thread(target=_watch_executors, args=(spark.sparkContext, screen, max_wait, pause), daemon=True).start()
 
 
@@ -109,7 +109,7 @@ def _watch_executors(context: Any, screen: int, max_wait: float, pause: float) -
             time.sleep(pause)
             if context.statusTracker().getActiveJobsIds():
                 waited += pause
-    except Exception:  # the session has ended, and with it the wait
+    except Exception:  # the session has ended, so there is nothing to wait for
         return
     finally:
         os.close(screen)

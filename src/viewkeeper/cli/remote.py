@@ -87,14 +87,14 @@ def delete(url: str, name: str, key_texts: Sequence[str]) -> bool:
 
 
 def sql(url: str, text: str | None, output: str, engine: str, stale: bool) -> None:
-    """Run statements; without any, a shell for them."""
+    """Run statements; without a text, run a shell."""
     from viewkeeper.cli.commands.sql import run_script
 
     with open_client(url) as client:
         if text is None:
             from viewkeeper.cli.shell import shell
 
-            client.status()  # a server that is not there, or a wrong token, is said at once
+            client.status()  # reports a missing server or a wrong token at once
             shell(client, output, url)
             return
         run_script(client, text, output, engine, stale)
@@ -106,10 +106,10 @@ def status(url: str, output: str, watch: bool, views: str | None, limit: int) ->
 
     with open_client(url) as client:
         while True:
-            now = filter_views(client.status(), views)
+            database_status = filter_views(client.status(), views)
             if watch and output == "table":
                 typer.echo("\x1b[2J\x1b[H", nl=False)
-            print_report(now, output, limit)
+            print_report(database_status, output, limit)
             if not watch:
                 return
             time.sleep(1)

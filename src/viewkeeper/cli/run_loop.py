@@ -1,6 +1,6 @@
-"""`vk run` and `vk watch`: commands that go on until they are stopped.
+"""`vk run` and `vk watch`: commands that run until they are stopped.
 
-SIGTERM ends them like Ctrl-C: a batch that runs is finished or leaves nothing, then the lease is released.
+SIGTERM ends them like Ctrl-C: a running batch is finished or leaves no effect, then the lease is released.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from viewkeeper.model.display import count_text
 from viewkeeper.read import suspension
 
 _GIL_SWITCH_INTERVAL = 0.0005
-"""How long a thread may keep Python's lock while others want it: a batch must not hold up what is pushed meanwhile."""
+"""Seconds for which a thread may hold the GIL while others want it: a batch must not hold up subscriptions."""
 
 
 class StopFlag:
-    """Whether it is: for a signal's handler, which runs in the thread that waits. There an Event would wait for itself,
-    where the signal comes while that thread has the event's lock."""
+    """A flag for a signal handler, which runs in the waiting thread itself. An Event would deadlock there, if the
+    signal arrives while that thread holds the event's lock."""
 
     def __init__(self) -> None:
         self._is_set, self._wakeups = False, SimpleQueue[None]()
@@ -41,7 +41,7 @@ class StopFlag:
         return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is after so many seconds, or sooner."""
+        """Wait up to `seconds`; return whether the flag is set."""
         if not self._is_set:
             with suppress(Empty):
                 self._wakeups.get(timeout=seconds)
@@ -49,16 +49,16 @@ class StopFlag:
 
 
 def run(database: Any, output_format: str, seconds: float | None, **options: Any) -> None:
-    """Maintain until the time is over or somebody stops it."""
+    """Maintain until the time is over or a signal arrives."""
     sys.setswitchinterval(_GIL_SWITCH_INTERVAL)
-    over = StopFlag()
+    stop_flag = StopFlag()
 
-    def told(report: Any) -> None:
+    def print_batch(report: Any) -> None:
         if output_format == "json":
             _print_line(json.dumps(asdict(report)))
             return
-        for why in report.suspended.values():
-            _print_line(f"suspended  {why}")
+        for reason in report.suspended.values():
+            _print_line(f"suspended  {reason}")
         if report.changes:
             views = ", ".join(f"{view} {rows}" for view, rows in sorted(report.views.items()) if rows)
             _print_line(
@@ -66,20 +66,27 @@ def run(database: Any, output_format: str, seconds: float | None, **options: Any
                 f"  {report.lane}  rows changed: {views or 'none'}"
             )
 
-    def audited(report: Any) -> None:
+    def print_audit(report: Any) -> None:
         if output_format == "json":
             _print_line(json_line(report.to_json()))
         else:
             wrong = ", ".join(f"{v.view} {v.differences}" for v in report.views if v.differences)
             _print_line(f"audit of batch {report.epoch}  {report.seconds:.1f} s  keys that differ: {wrong or 'none'}")
 
-    with _stop_on_signals(over), database.maintain(on_batch=told, on_audit=audited, **options) as maintenance:
+    with (
+        _stop_on_signals(stop_flag),
+        database.maintain(on_batch=print_batch, on_audit=print_audit, **options) as maintenance,
+    ):
         if output_format == "table":
             views = count_text(len(database._catalog().user_views), "view")
             _print_line(f"keeping {views} of {database._store.url} fresh; Ctrl-C stops")
-        left = seconds
-        while maintenance.running and (left is None or left > 0) and not over.wait(min(0.2, left or 0.2)):
-            left = None if left is None else left - 0.2
+        remaining = seconds
+        while (
+            maintenance.running
+            and (remaining is None or remaining > 0)
+            and not stop_flag.wait(min(0.2, remaining or 0.2))
+        ):
+            remaining = None if remaining is None else remaining - 0.2
 
 
 def watch(deltas: Iterable[Any], max_rows: int | None, output_format: str) -> None:
@@ -102,7 +109,7 @@ def watch(deltas: Iterable[Any], max_rows: int | None, output_format: str) -> No
 
 
 def _format_transition(delta: Any, output_format: str) -> str:
-    """A line for a view that was suspended, or made anew."""
+    """The line for a view that was suspended or rebuilt."""
     about = {} if delta.suspended is None else suspension.suspension_summary(delta.suspended)
     if output_format == "json":
         return json_line({"kind": delta.kind, **about, "token": str(delta.token)})
@@ -128,23 +135,23 @@ def _print_line(line: str) -> None:
 
 @contextmanager
 def announce_when_ready(url: str, maintains: bool) -> Iterator[Callable[[str, Callable[[], None]], None]]:
-    """For `vk serve`: what to call when the server is ready. Signals that end it do so in order, and once."""
-    over = StopFlag()
+    """For `vk serve`: yield the function to call when the server is ready. A signal stops the server in order, once."""
+    stop_flag = StopFlag()
 
     def ready(address: str, stop: Callable[[], None]) -> None:
-        if over.is_set():  # while it began
+        if stop_flag.is_set():  # a signal arrived during startup
             stop()
             return
         _print_line(f"serving {url}{', and keeping its views fresh' if maintains else ''}, at {address}; Ctrl-C stops")
 
-    with _stop_on_signals(over):
+    with _stop_on_signals(stop_flag):
         yield ready
 
 
 @contextmanager
 def _stop_on_signals(stop_flag: StopFlag) -> Iterator[None]:
-    """By Ctrl-C and SIGTERM it is over; the main thread then leaves in order, and the program ends. Who repeats them
-    does not end it in the middle of that: they are not heard any more."""
+    """Set the flag on Ctrl-C and SIGTERM; the main thread then shuts down in order, and the program ends. Further
+    signals are ignored, so that they do not interrupt the shutdown."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

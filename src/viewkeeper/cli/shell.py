@@ -4,8 +4,8 @@ r"""The shell of `vk sql`: statements over many lines, history, completion of na
     \d                 tables and views            \d NAME    columns of one of them
     \h, help           this list                   \q, exit   the end (also Ctrl-D)
 
-Ctrl-C throws away what is being typed, or stops the statement that runs: a statement is atomic, so it has happened or
-not. An error is one line and the shell goes on.
+Ctrl-C discards the line being typed, or stops the running statement: a statement is atomic, so it has either happened
+completely or not at all. An error is one line, and the shell continues.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SQL_WORDS = """
 
 
 _COMMAND_ALIASES = {r"\?": r"\h", r"\quit": r"\q", "help": r"\h", "exit": r"\q", "quit": r"\q"}
-"""What people type who know other shells."""
+"""Commands of other shells."""
 _REFRESH_SECONDS = 1.0
 
 
 class NameCompleter(Completer):
-    """Completes tables, views, their columns and SQL's words."""
+    """Completes the names of tables, views and their columns, and SQL keywords."""
 
     def __init__(self, db: Any) -> None:
         self.db = db
@@ -58,7 +58,8 @@ class NameCompleter(Completer):
                 yield Completion(name, start_position=-len(word))
 
     def _completion_names(self) -> set[str]:
-        """Looked up now and then: the database may be behind a server, and that may be gone for a moment."""
+        """The names, read again at intervals: the database may be behind a server, which may be unavailable for a
+        moment."""
         if time.monotonic() - self._refreshed_at > _REFRESH_SECONDS:
             with suppress(ViewkeeperError):
                 tables = [*self.db.tables(), *self.db.views()]
@@ -73,37 +74,38 @@ def shell(db: Any, output_format: str, url: str) -> None:
         history=_history(), completer=NameCompleter(db), complete_while_typing=False
     )
     typer.echo(f"viewkeeper {__version__} on {url}; \\h for help, \\q to leave")
-    waiting = ""
+    pending = ""
     while True:
         try:
-            line = session.prompt("vk> " if not waiting else "..> ")
+            line = session.prompt("vk> " if not pending else "..> ")
         except KeyboardInterrupt:
-            waiting = ""
+            pending = ""
             continue
         except EOFError:
             return
         word = line.strip().rstrip(";").lower()
-        if not waiting and (line.strip().startswith("\\") or word in _COMMAND_ALIASES):
+        if not pending and (line.strip().startswith("\\") or word in _COMMAND_ALIASES):
             command = _COMMAND_ALIASES.get(word, line.strip())
             if command == r"\q":
                 return
             _run_guarded(_run_command, db, command, output_format)
             continue
-        waiting += line + "\n"
-        found = complete_statements(waiting)
-        if found is not None or not waiting.strip():
-            waiting = ""
+        pending += line + "\n"
+        found = complete_statements(pending)
+        if found is not None or not pending.strip():
+            pending = ""
         for statement in found or ():
             _run_guarded(_run_statement, db, statement, output_format)
 
 
 def complete_statements(text: str) -> list[str] | None:
-    """The statements of a text that ends with a semicolon; None: more is to come."""
+    """The statements of a text that ends with a semicolon; None if the statement continues."""
     from viewkeeper.syntax.statements import split
 
     try:
         found = split(text)
-        # A word after it begins a statement only if the last one has ended, and not in a quote or comment.
+        # A word appended to the text begins a new statement only if the last one has ended, and no quote or comment is
+        # open.
         return found if len(split(f"{text}\nword")) > len(found) else None
     except BadStatement:
         return None
@@ -118,7 +120,7 @@ def _run_guarded(action: Any, db: Any, text: str, output_format: str) -> None:
         typer.echo(format_error(error), err=True)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
-    except Exception as error:  # unforeseen: what else was typed here should not be lost with it
+    except Exception as error:  # an unexpected error must not end the shell and lose what was typed
         typer.echo(f"error: {type(error).__name__}: {error}", err=True)
 
 
@@ -136,18 +138,18 @@ def _run_command(db: Any, text: str, output_format: str) -> None:
     if word == r"\h":
         typer.echo((__doc__ or "").split("\n\n")[1])
     elif word == r"\d" and name:
-        described = f"DESCRIBE {name.strip().rstrip(';')}"
-        print_answer(described, db.sql(described).to_arrow(), output_format)
+        statement = f"DESCRIBE {name.strip().rstrip(';')}"
+        print_answer(statement, db.sql(statement).to_arrow(), output_format)
     elif word == r"\d":
-        for what in ("TABLES", "VIEWS"):
-            names = db.sql(f"SHOW {what}").column(0).to_pylist()
-            typer.echo(f"{what.lower():8}{', '.join(names) or '(none)'}")
+        for kind in ("TABLES", "VIEWS"):
+            names = db.sql(f"SHOW {kind}").column(0).to_pylist()
+            typer.echo(f"{kind.lower():8}{', '.join(names) or '(none)'}")
     else:
         raise BadStatement(f"There is no command {word}.", hint=r"\h lists them.")
 
 
 def _history() -> History:
-    """In the user's state directory; where that cannot be written, for this session only."""
+    """The history in the user's state directory; if that cannot be written, for this session only."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     try:
         (base / "viewkeeper").mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,10 @@
-"""Clients of `vk serve`: the read, write and subscribe part of a database's surface, over HTTP, Arrow inside.
+"""Clients of `vk serve`: reads, writes and subscriptions of a database over HTTP, with Arrow data.
 
-    wire.py            what is sent and what comes back, without a connection
-    frames.py          an Arrow stream of changes, cut into deltas as its bytes come
-    transport.py       kept-alive connections to one server
-    described.py       tables and views by name
-    connection.py      `Client`: calls that wait
-    asynchronous.py    `AsyncClient`: the same for asyncio
+    protocol.py         requests and answers, without a connection
+    change_stream.py    an Arrow stream of changes, decoded into deltas as its bytes arrive
+    http.py             kept-alive connections to one server
+    client.py           `Client`: blocking calls
+    async_client.py     `AsyncClient`: the same for asyncio
 
 A program moves from embedded to served by changing one line: `viewkeeper.open(…)` becomes `viewkeeper.connect(…)`.
 """

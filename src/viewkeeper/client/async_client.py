@@ -1,4 +1,4 @@
-"""`AsyncClient`: the same calls for asyncio."""
+"""`AsyncClient`: the calls of `Client` for asyncio."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AsyncClient:
     async def get(
         self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, Any] | None:
-        """The row of a table or view with this key, None if there is none."""
+        """The row of a table or view with this key; None if there is none."""
         call = await self._build_call(name, lambda shape: protocol.get_call(shape, key, level, after, timeout))
         status, _, body = await self._send(call)
         return protocol.row_of(status, body)
@@ -96,15 +96,15 @@ class AsyncClient:
     ) -> AsyncIterator[dict[str, Any]]:
         """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
 
-        `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
+        `where`, `columns`, `order_by`: as on an open database; the server sends only what matches.
         """
         ranges = {"prefix": prefix, "start": start, "stop": stop}
-        chosen = await self._build_call(
+        selection = await self._build_call(
             name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit, **ranges)
         )
         table = await self.table(name)
         async for page in self._pages(
-            table, ranges, limit, protocol.level_parameters(level, after, timeout), timeout, chosen
+            table, ranges, limit, protocol.level_parameters(level, after, timeout), timeout, selection
         ):
             for row in python_rows(table, page):
                 yield row
@@ -121,23 +121,23 @@ class AsyncClient:
         after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> pa.Table:
-        """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
-        for, as in `scan`."""
-        chosen = await self._build_call(
+        """Rows of a table or view from one consistent state, in key order: all, or those that `where`, `columns`,
+        `order_by` and `limit` select, as in `scan`."""
+        selection = await self._build_call(
             name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit)
         )
         table = await self.table(name)
-        if not table.is_stored and not chosen and limit is None:
+        if not table.is_stored and not selection and limit is None:
             return protocol.arrow_of((await self._send_checked(protocol.read_call(table, level is STALE)))[1]).cast(
                 table.external_schema
             )
         pairs = protocol.level_parameters(level, after, timeout)
         return protocol.concat_pages(
-            table, columns, [page async for page in self._pages(table, {}, limit, pairs, timeout, chosen)]
+            table, columns, [page async for page in self._pages(table, {}, limit, pairs, timeout, selection)]
         )
 
     async def sql(self, text: str, *, engine: str = "auto", stale: bool = False, **parameters: Any) -> Result:
-        """Run a statement, and give its rows or what it did; several, one after the other: see `Result.each`."""
+        """Run a statement and return its rows or a report; of several statements, see `Result.each`."""
         results = []
         for step in protocol.sql_steps(text, parameters):
             with step.locate_errors():
@@ -155,28 +155,28 @@ class AsyncClient:
         progress: float | None = None,
         stale: bool = False,
     ) -> AsyncIterator[Delta]:
-        """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
+        """A view's current rows, then every committed change exactly once; with `since`, only the changes after it.
 
-        A server that stops or is lost is looked for again, and the subscription goes on where it was. `stale`: a view
-        that is suspended already gives its old rows; else that is an error (VK605).
+        If the server stops or is lost, the client connects again and the subscription continues where it was. `stale`:
+        a view that is already suspended first yields its old rows; otherwise that is an error (VK605).
         """
         table = await self.table(name)
-        patience, deltas = SubscriptionTimer(table, timeout, progress), self._deltas_with_retry(table, since, stale)
-        coming: asyncio.Future[Delta] | None = None
+        timer, deltas = SubscriptionTimer(table, timeout, progress), self._deltas_with_retry(table, since, stale)
+        next_delta: asyncio.Future[Delta] | None = None
         try:
-            while not patience.has_expired:
-                coming = coming or asyncio.ensure_future(anext(deltas))
-                await asyncio.wait({coming}, timeout=patience.remaining_seconds())
-                if coming.done():
-                    found, coming = coming.result(), None
-                    if patience.record(found):
+            while not timer.has_expired:
+                next_delta = next_delta or asyncio.ensure_future(anext(deltas))
+                await asyncio.wait({next_delta}, timeout=timer.remaining_seconds())
+                if next_delta.done():
+                    found, next_delta = next_delta.result(), None
+                    if timer.record(found):
                         yield found
-                elif (mark := patience.due_mark()) is not None:
+                elif (mark := timer.due_mark()) is not None:
                     yield mark
         finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.wait({coming})
+            if next_delta is not None:
+                next_delta.cancel()
+                await asyncio.wait({next_delta})
             await deltas.aclose()
 
     async def _deltas_with_retry(
@@ -196,7 +196,7 @@ class AsyncClient:
                     raise
                 await asyncio.sleep(0.2)
 
-    # -- looking at it ------------------------------------------------------------------------------------------------
+    # -- inspection ---------------------------------------------------------------------------------------------------
 
     async def status(self) -> Any:
         """Views, batch, lag in changes and seconds, rates, and bytes of state."""
@@ -208,18 +208,18 @@ class AsyncClient:
 
     async def table(self, name: str) -> Table:
         """Columns and key of a table or view."""
-        known = self._table_shapes.get(name)
-        if known is None:
-            known = self._table_shapes[name] = protocol.parse_description(
+        cached = self._table_shapes.get(name)
+        if cached is None:
+            cached = self._table_shapes[name] = protocol.parse_description(
                 (await self._send_checked(protocol.shape_call(name)))[1]
             ).table
-        return known
+        return cached
 
     async def tables(self) -> list[Table]:
         """All base tables, by name."""
         return [
-            one.table
-            for one in protocol.parse_descriptions(
+            description.table
+            for description in protocol.parse_descriptions(
                 "table", (await self._send_checked(protocol.shapes_call("tables")))[1]
             )
         ]
@@ -227,24 +227,26 @@ class AsyncClient:
     async def views(self) -> list[Table]:
         """All materialized views, by name."""
         return [
-            one.table
-            for one in protocol.parse_descriptions("view", (await self._send_checked(protocol.shapes_call("views")))[1])
+            description.table
+            for description in protocol.parse_descriptions(
+                "view", (await self._send_checked(protocol.shapes_call("views")))[1]
+            )
         ]
 
     async def indexes(self) -> list[Table]:
         """All indexes, by name."""
         return [
-            one.table
-            for one in protocol.parse_descriptions(
+            description.table
+            for description in protocol.parse_descriptions(
                 "index", (await self._send_checked(protocol.shapes_call("views")))[1]
             )
         ]
 
     async def explain(self, view: str) -> Plan:
-        """The maintenance plan of a view as text, which a notebook shows as a picture."""
+        """The maintenance plan of a view as text, which a notebook shows as a diagram."""
         return protocol.plan_of((await self._send_checked(protocol.plan_call(view)))[1])
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- internal -----------------------------------------------------------------------------------------------------
 
     async def _write(self, name: str, build_call: Any) -> Token:
         _, body = await self._send_checked(await self._build_call(name, build_call))
@@ -267,15 +269,15 @@ class AsyncClient:
         timeout: float,
         selection: list[tuple[str, str]],
     ) -> AsyncIterator[pa.Table]:
-        cursor, left = None, limit
-        while left is None or left > 0:
-            most = protocol.PAGE_ROWS if left is None else min(left, protocol.PAGE_ROWS)
+        cursor, remaining = None, limit
+        while remaining is None or remaining > 0:
+            page_rows = protocol.PAGE_ROWS if remaining is None else min(remaining, protocol.PAGE_ROWS)
             status, headers, body = await self._send(
-                protocol.page_call(table, ranges, most, cursor, level_parameters, timeout, selection)
+                protocol.page_call(table, ranges, page_rows, cursor, level_parameters, timeout, selection)
             )
             protocol.raise_problem(status, body)
             page = protocol.arrow_of(body)
-            left = None if left is None else left - page.num_rows
+            remaining = None if remaining is None else remaining - page.num_rows
             yield page
             cursor = headers.get("viewkeeper-cursor")
             if cursor is None:
@@ -283,16 +285,18 @@ class AsyncClient:
 
     async def _connection_deltas(self, table: Table, since: Token | str | None, stale: bool) -> AsyncIterator[Delta]:
         call = protocol.changes_call(table, since, stale)
-        frames = ChangeStreamDecoder(table)
-        waits = self._httpx.Timeout(CONNECT_SECONDS, read=TIMEOUT)
+        decoder = ChangeStreamDecoder(table)
+        timeouts = self._httpx.Timeout(CONNECT_SECONDS, read=TIMEOUT)
         try:
-            async with self._http.stream(call.method, call.path, headers=dict(call.headers), timeout=waits) as found:
-                if found.status_code == 503:
+            async with self._http.stream(
+                call.method, call.path, headers=dict(call.headers), timeout=timeouts
+            ) as answer:
+                if answer.status_code == 503:
                     raise Unreachable(f"{self.url} takes no more subscribers now.")
-                if found.status_code >= 400:
-                    raise protocol.problem_error(await found.aread(), found.status_code)
-                async for piece in found.aiter_raw():
-                    for delta in frames.feed(piece):
+                if answer.status_code >= 400:
+                    raise protocol.problem_error(await answer.aread(), answer.status_code)
+                async for piece in answer.aiter_raw():
+                    for delta in decoder.feed(piece):
                         yield delta
         except (self._httpx.HTTPError, self._httpx.StreamError) as error:
             raise protocol.unreachable(self.url, error) from error
@@ -306,17 +310,17 @@ class AsyncClient:
     async def _send(self, call: Call) -> tuple[int, Mapping[str, str], bytes]:
         limit = TIMEOUT if call.seconds is None else TIMEOUT + call.seconds
         body = None if call.body is None else bytes(call.body)
-        ask = partial(self._http.request, call.method, call.path, content=body, headers=dict(call.headers))
+        send = partial(self._http.request, call.method, call.path, content=body, headers=dict(call.headers))
         try:
             try:
-                found = await ask(timeout=limit)
+                answer = await send(timeout=limit)
             except (self._httpx.ReadError, self._httpx.WriteError, self._httpx.RemoteProtocolError):
                 if call.method != "GET":
                     raise
-                found = await ask(timeout=limit)  # a kept connection may have been closed just then (`transport`)
+                answer = await send(timeout=limit)  # the server may just have closed the kept-alive connection (`http`)
         except self._httpx.HTTPError as error:
             raise protocol.unreachable(self.url, error) from error
-        return found.status_code, found.headers, found.content
+        return answer.status_code, answer.headers, answer.content
 
 
 def _import_httpx() -> Any:

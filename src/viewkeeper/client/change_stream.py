@@ -1,9 +1,9 @@
-"""An Arrow stream of changes, cut into deltas as its bytes come.
+"""A decoder for an Arrow stream of changes: it yields deltas as their bytes arrive.
 
     message ::= ff ff ff ff  length of the metadata (i32)  metadata  body
 
-The metadata is a flatbuffer that says how long the body is. A stream begins with its schema; each record batch after it
-has the kind, token and time of a delta as metadata of its own, and a batch without a token is a part of the next one.
+The metadata is a flatbuffer that contains the body's length. A stream begins with its schema. Each record batch has
+the kind, token and time of a delta as custom metadata; a batch without a token is a part of the next one's delta.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from viewkeeper.read.subscribe import Delta, empty_changes
 
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BODY_LENGTH_FIELD = 3
-"""The place of `bodyLength` among the fields of a message."""
+"""Index of `bodyLength` among the fields of a message."""
 
 
 class StreamEnded(Exception):
-    """The server ended the stream, in order: `resume` says where to go on."""
+    """The server ended the stream in order: `resume` is the token to continue from."""
 
     def __init__(self, resume: Token, reason: str) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class StreamEnded(Exception):
 
 
 class ChangeStreamDecoder:
-    """Takes bytes, gives deltas."""
+    """Decodes the bytes of a stream into deltas."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -46,21 +46,22 @@ class ChangeStreamDecoder:
         self._parts: list[pa.RecordBatch] = []
 
     def feed(self, data: bytes) -> Iterator[Delta]:
-        """The deltas that are whole by now; Ended, or the error for which the server ended the stream."""
+        """The deltas that are complete by now. Raises StreamEnded, or the error with which the server ended the
+        stream."""
         self._data += data
         while (message := self._next_message()) is not None:
             if self._schema is None:
                 self._schema = message
                 continue
-            batch, about = pa.ipc.open_stream(
+            batch, metadata = pa.ipc.open_stream(
                 self._schema + message + _STREAM_END
             ).read_next_batch_with_custom_metadata()
-            delta = self._decode_delta(batch, {k.decode(): v.decode() for k, v in dict(about or {}).items()})
+            delta = self._decode_delta(batch, {k.decode(): v.decode() for k, v in dict(metadata or {}).items()})
             if delta is not None:
                 yield delta
 
     def _next_message(self) -> bytes | None:
-        """One whole message."""
+        """The next complete message, or None."""
         if len(self._data) < 8:
             return None
         mark, length = struct.unpack_from("<Ii", self._data)
@@ -80,41 +81,41 @@ class ChangeStreamDecoder:
 
     def _decode_delta(self, batch: pa.RecordBatch, metadata: dict[str, str]) -> Delta | None:
         if metadata.get("kind") == "end":
-            why: dict[str, Any] = json.loads(metadata.get("about", "{}"))
-            if "code" in why:
-                raise problem_error(json.dumps(why).encode())
-            raise StreamEnded(Token.parse(metadata["token"]), str(why.get("detail", "")))
+            details: dict[str, Any] = json.loads(metadata.get("about", "{}"))
+            if "code" in details:
+                raise problem_error(json.dumps(details).encode())
+            raise StreamEnded(Token.parse(metadata["token"]), str(details.get("detail", "")))
         self._parts.append(batch)
         if "token" not in metadata:
             return None
         rows, self._parts = pa.Table.from_batches(self._parts), []
-        when = float(metadata.get("time", time.time()))
+        delta_time = float(metadata.get("time", time.time()))
         suspended = Suspension(**json.loads(metadata["about"])) if metadata["kind"] == "suspended" else None
         token = Token.parse(metadata["token"])
-        return Delta(metadata["kind"], self._table.name, rows, token, when, self._table, suspended)
+        return Delta(metadata["kind"], self._table.name, rows, token, delta_time, self._table, suspended)
 
 
 def _body_length(data: bytearray, offset: int) -> int:
-    """A field of the flatbuffer that begins at `at`: its root table points back to the table of its fields' places."""
+    """The body length in the flatbuffer that begins at `offset`: its root table points back to its vtable."""
     (root,) = struct.unpack_from("<I", data, offset)
     table = offset + root
     (back,) = struct.unpack_from("<i", data, table)
-    places = table - back
-    (size,) = struct.unpack_from("<H", data, places)
+    vtable = table - back
+    (size,) = struct.unpack_from("<H", data, vtable)
     if size < 4 + 2 * (_BODY_LENGTH_FIELD + 1):
         return 0
-    (place,) = struct.unpack_from("<H", data, places + 4 + 2 * _BODY_LENGTH_FIELD)
-    if place == 0:
+    (field_offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * _BODY_LENGTH_FIELD)
+    if field_offset == 0:
         return 0
-    (length,) = struct.unpack_from("<q", data, table + place)
+    (length,) = struct.unpack_from("<q", data, table + field_offset)
     return int(length)
 
 
-# How long who follows a view waits: at most `timeout` for a change, with a mark every `progress` seconds.
+# Timing of a subscription: end after `timeout` seconds without a change, with a mark every `progress` seconds.
 
 
 class SubscriptionTimer:
-    """Of one subscription, in seconds. `over`: nothing was heard for as long as was said."""
+    """The timer of one subscription, in seconds. `has_expired`: no change arrived within the timeout."""
 
     def __init__(self, table: Table, timeout: float | None, progress: float | None) -> None:
         self._table, self._timeout, self._progress = table, timeout, progress
@@ -123,15 +124,15 @@ class SubscriptionTimer:
         self.has_expired = False
 
     def remaining_seconds(self) -> float | None:
-        """Until a mark is due or the time is over; None: without end."""
+        """Seconds until a mark or the timeout is due; None: neither is."""
         now = time.monotonic()
-        waits = [] if self._timeout is None else [self._last_change_time + self._timeout - now]
+        delays = [] if self._timeout is None else [self._last_change_time + self._timeout - now]
         if self._progress is not None and self._last_delta is not None:
-            waits.append(self._last_mark_time + self._progress - now)
-        return max(0.0, min(waits)) if waits else None
+            delays.append(self._last_mark_time + self._progress - now)
+        return max(0.0, min(delays)) if delays else None
 
     def record(self, delta: Delta) -> bool:
-        """Whether what came is a change; a server's own sign of life is none."""
+        """Record a delta; return whether it is a change. The server's own progress marks are none."""
         self._last_delta = delta
         if delta.kind == "progress":
             return False
@@ -139,11 +140,11 @@ class SubscriptionTimer:
         return True
 
     def due_mark(self) -> Delta | None:
-        """After a wait in which nothing came: the mark that is due."""
+        """The progress mark that is due after a wait without a delta, or None."""
         now = time.monotonic()
         self.has_expired = self._timeout is not None and now - self._last_change_time >= self._timeout
         if self._progress is None or self._last_delta is None or now - self._last_mark_time < self._progress:
             return None
         self._last_mark_time = now
-        nothing = empty_changes(self._table)
-        return Delta("progress", self._table.name, nothing, self._last_delta.token, time.time(), self._table)
+        empty = empty_changes(self._table)
+        return Delta("progress", self._table.name, empty, self._last_delta.token, time.time(), self._table)

@@ -1,4 +1,4 @@
-"""`Client`: a database behind a server, called like one that is open here."""
+"""`Client`: a database behind a server, with the methods of an open database."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from viewkeeper.read.subscribe import Delta
 from viewkeeper.resources.fork_guard import owned
 from viewkeeper.sql.result import Result
 
-# A table or view of a server, used as one of an open database is.
+# Handles of a server's tables and views.
 
 
 class RemoteHandle(Handle):
-    """Its rows are asked for when they are wanted; its shape is that of the moment at which it was named."""
+    """A handle whose rows are requested when they are read; its shape is that of the moment when it was created."""
 
     def __init__(self, client: Any, description: TableDescription) -> None:
         self._db, self._description = client, description
@@ -40,7 +40,7 @@ class RemoteHandle(Handle):
 
     @property
     def definition(self) -> str:
-        """The statement that makes it."""
+        """The statement that creates it."""
         return self._description.sql
 
     def _current_table(self) -> Table:
@@ -52,9 +52,9 @@ class RemoteHandle(Handle):
 
 T = TypeVar("T")
 TIMEOUT = 60.0
-"""Seconds for an answer, besides what a read waits for."""
+"""Seconds to wait for an answer, besides the time that a read may wait for freshness."""
 CONNECT_SECONDS = 10.0
-"""Seconds in which a subscription reaches its server, or tries again."""
+"""Seconds in which a subscription must reach its server, before it tries again."""
 RETRY_SECONDS = 30.0
 """Seconds for which a subscription tries to reach its server again."""
 
@@ -103,7 +103,7 @@ class Client:
     def get(
         self, name: str, key: Any, level: Level = ANY, *, after: AfterTokens = None, timeout: float = freshness.TIMEOUT
     ) -> dict[str, Any] | None:
-        """The row of a table or view with this key, None if there is none."""
+        """The row of a table or view with this key; None if there is none."""
         call = self._build_call(name, lambda shape: protocol.get_call(shape, key, level, after, timeout))
         answer = self._send(call)
         return protocol.row_of(answer.status, answer.body)
@@ -125,14 +125,14 @@ class Client:
     ) -> Iterator[dict[str, Any]]:
         """Rows in key order: by a key prefix, or from `start` (included) to `stop` (excluded). All of one state.
 
-        `where`, `columns`, `order_by`: as on an open database; what does not match is not sent.
+        `where`, `columns`, `order_by`: as on an open database; the server sends only what matches.
         """
         ranges = {"prefix": prefix, "start": start, "stop": stop}
-        chosen = self._build_call(
+        selection = self._build_call(
             name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit, **ranges)
         )
         table = self.shape(name)
-        pages = self._pages(table, ranges, limit, protocol.level_parameters(level, after, timeout), timeout, chosen)
+        pages = self._pages(table, ranges, limit, protocol.level_parameters(level, after, timeout), timeout, selection)
         return (row for page in pages for row in python_rows(table, page))
 
     def read(
@@ -147,21 +147,21 @@ class Client:
         after: AfterTokens = None,
         timeout: float = freshness.TIMEOUT,
     ) -> pa.Table:
-        """All rows of a table or view, one consistent state, in key order; or those that `where` and the others ask
-        for, as in `scan`."""
-        chosen = self._build_call(
+        """Rows of a table or view from one consistent state, in key order: all, or those that `where`, `columns`,
+        `order_by` and `limit` select, as in `scan`."""
+        selection = self._build_call(
             name, lambda shape: protocol.selection_parameters(shape, where, columns, order_by, limit)
         )
         table = self.shape(name)
-        if not table.is_stored and not chosen and limit is None:
+        if not table.is_stored and not selection and limit is None:
             return protocol.arrow_of(self._send_checked(protocol.read_call(table, level is STALE))[1]).cast(
                 table.external_schema
             )
         pairs = protocol.level_parameters(level, after, timeout)
-        return protocol.concat_pages(table, columns, list(self._pages(table, {}, limit, pairs, timeout, chosen)))
+        return protocol.concat_pages(table, columns, list(self._pages(table, {}, limit, pairs, timeout, selection)))
 
     def pages(self, name: str, prefix: Any = None, limit: int | None = None, level: Level = ANY) -> Iterator[pa.Table]:
-        """`scan` as Arrow tables, as they come."""
+        """`scan` as Arrow tables, one for each page."""
         pairs = protocol.level_parameters(level, None, freshness.TIMEOUT)
         return self._pages(self.shape(name), {"prefix": prefix}, limit, pairs, freshness.TIMEOUT, [])
 
@@ -170,9 +170,10 @@ class Client:
         return protocol.suspension_of(self._send_checked(protocol.shape_call(name))[1])
 
     def sql(self, text: str, *, engine: str = "auto", stale: bool = False, **parameters: Any) -> Result:
-        """Run a statement, and give its rows or what it did: `db.sql("SELECT … WHERE k = :k", k=3)`.
+        """Run a statement and return its rows or a report: `db.sql("SELECT … WHERE k = :k", k=3)`.
 
-        Several with semicolons between them run one after the other; `each` of the result has all of theirs.
+        Several statements, separated by semicolons, run one after the other; `each` of the result has the results of
+        all.
         """
         results = []
         for step in protocol.sql_steps(text, parameters):
@@ -189,15 +190,15 @@ class Client:
         progress: float | None = None,
         stale: bool = False,
     ) -> Iterator[Delta]:
-        """A view's rows now, then every committed change, exactly once; `since` a delta's token, only what follows it.
+        """A view's current rows, then every committed change exactly once; with `since`, only the changes after it.
 
-        A server that stops or is lost is looked for again, and the subscription goes on where it was. `stale`: a view
-        that is suspended already gives its old rows; else that is an error (VK605).
+        If the server stops or is lost, the client connects again and the subscription continues where it was. `stale`:
+        a view that is already suspended first yields its old rows; otherwise that is an error (VK605).
         """
         table = self.shape(name)
         return _Subscription(self, table, since, stale).deltas(timeout, progress)
 
-    # -- looking at it ------------------------------------------------------------------------------------------------
+    # -- inspection ---------------------------------------------------------------------------------------------------
 
     def status(self) -> Any:
         """Views, batch, lag in changes and seconds, rates, and bytes of state."""
@@ -208,7 +209,7 @@ class Client:
         return protocol.position_of(self._send_checked(protocol.token_call(name))[1])
 
     def table(self, name: str) -> Handle:
-        """A table or view by its name: its columns, key and definition; a notebook shows its first rows."""
+        """A handle of a table or view: its columns, key and definition; a notebook shows its first rows."""
         return RemoteHandle(self, protocol.parse_description(self._send_checked(protocol.shape_call(name))[1]))
 
     def tables(self) -> list[Handle]:
@@ -224,30 +225,31 @@ class Client:
         return self._list_handles("views", "index")
 
     def explain(self, view: str) -> Plan:
-        """The maintenance plan of a view as text, which a notebook shows as a picture."""
+        """The maintenance plan of a view as text, which a notebook shows as a diagram."""
         return protocol.plan_of(self._send_checked(protocol.plan_call(view))[1])
 
     def shape(self, name: str) -> Table:
-        """Columns and key of a table or view, as this client got to know them."""
-        known = self._table_shapes.get(name)
-        if known is None:
-            known = self._table_shapes[name] = protocol.parse_description(
+        """Columns and key of a table or view, cached by this client."""
+        cached = self._table_shapes.get(name)
+        if cached is None:
+            cached = self._table_shapes[name] = protocol.parse_description(
                 self._send_checked(protocol.shape_call(name))[1]
             ).table
-        return known
+        return cached
 
     def _list_handles(self, collection: str, kind: str) -> list[Handle]:
         body = self._send_checked(protocol.shapes_call(collection))[1]
-        return [RemoteHandle(self, one) for one in protocol.parse_descriptions(kind, body)]
+        return [RemoteHandle(self, description) for description in protocol.parse_descriptions(kind, body)]
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- internal -----------------------------------------------------------------------------------------------------
 
     def _write(self, name: str, build_call: Any) -> Token:
         _, body = self._send_checked(self._build_call(name, build_call))
         return protocol.token_of(body)
 
     def _build_call(self, name: str, build_call: Callable[[Table], T]) -> T:
-        """A request, by the table's shape as it is known; looked up again before something is found not to fit it."""
+        """Build a request with the cached shape of the table. If the arguments do not fit it, read the shape again
+        first."""
         try:
             return build_call(self.shape(name))
         except (BadValue, UnknownName):
@@ -264,20 +266,22 @@ class Client:
         timeout: float,
         selection: list[tuple[str, str]],
     ) -> Iterator[pa.Table]:
-        cursor, left = None, limit
-        while left is None or left > 0:
-            most = protocol.PAGE_ROWS if left is None else min(left, protocol.PAGE_ROWS)
-            answer = self._send(protocol.page_call(table, ranges, most, cursor, level_parameters, timeout, selection))
+        cursor, remaining = None, limit
+        while remaining is None or remaining > 0:
+            page_rows = protocol.PAGE_ROWS if remaining is None else min(remaining, protocol.PAGE_ROWS)
+            answer = self._send(
+                protocol.page_call(table, ranges, page_rows, cursor, level_parameters, timeout, selection)
+            )
             protocol.raise_problem(answer.status, answer.body)
             page = protocol.arrow_of(answer.body)
-            left = None if left is None else left - page.num_rows
+            remaining = None if remaining is None else remaining - page.num_rows
             yield page
             cursor = answer.headers.get("viewkeeper-cursor")
             if cursor is None:
                 return
 
     def _send_checked(self, call: Call) -> tuple[str, bytes]:
-        """The kind and the bytes of an answer that is no problem."""
+        """The content type and the body of an answer; raises the error of a problem document."""
         answer = self._send(call)
         protocol.raise_problem(answer.status, answer.body)
         return answer.headers.get("content-type", ""), answer.body
@@ -291,7 +295,7 @@ class Client:
 
 
 class _Subscription:
-    """Reads a stream of changes in a thread of its own, so that who waits for them can also do so for a time."""
+    """Reads a stream of changes in its own thread, so that the caller can wait for deltas with a timeout."""
 
     def __init__(self, client: Client, table: Table, since: Token | str | None, stale: bool) -> None:
         self._client, self._table, self._since, self._stale = client, table, since, stale
@@ -303,18 +307,18 @@ class _Subscription:
     def deltas(self, timeout: float | None, progress: float | None) -> Iterator[Delta]:
         thread = threading.Thread(target=self._run, name="viewkeeper-subscription", daemon=True)
         thread.start()
-        patience = SubscriptionTimer(self._table, timeout, progress)
+        timer = SubscriptionTimer(self._table, timeout, progress)
         try:
-            while not patience.has_expired:
+            while not timer.has_expired:
                 try:
-                    found = self._results.get(timeout=patience.remaining_seconds())
+                    found = self._results.get(timeout=timer.remaining_seconds())
                 except Empty:
-                    if (mark := patience.due_mark()) is not None:
+                    if (mark := timer.due_mark()) is not None:
                         yield mark
                     continue
                 if isinstance(found, BaseException):
                     raise found
-                if patience.record(found):
+                if timer.record(found):
                     yield found
         finally:
             self.stop()
@@ -344,9 +348,9 @@ class _Subscription:
                 return
 
     def _read_stream(self) -> None:
-        """One connection, until it ends."""
+        """Read one connection until it ends."""
         call = protocol.changes_call(self._table, self._since, self._stale)
-        frames = ChangeStreamDecoder(self._table)
+        decoder = ChangeStreamDecoder(self._table)
         try:
             stream = self._client._connections.stream(call.path, call.headers, CONNECT_SECONDS, TIMEOUT)
             self._stream = stream
@@ -356,8 +360,8 @@ class _Subscription:
                 if stream.status >= 400:
                     raise protocol.problem_error(stream.read(), stream.status)
                 for piece in stream.pieces():
-                    for delta in frames.feed(piece):
-                        self._since = None if delta.kind == "reset" else delta.token  # the rows follow it
+                    for delta in decoder.feed(piece):
+                        self._since = None if delta.kind == "reset" else delta.token  # the rows follow a reset
                         self._enqueue(delta)
                         if self._stopped.is_set():
                             return
@@ -373,9 +377,9 @@ class _Subscription:
 
 
 def connect(url: str, *, token: str | None = None, retry: float = RETRY_SECONDS, verify: Any = True) -> Client:
-    """A database behind `vk serve`: `connect("http://127.0.0.1:8080", token=…)`, used like an open one.
+    """Connect to a database behind `vk serve`: `connect("http://127.0.0.1:8080", token=…)`; use it like an open one.
 
-    `retry`: seconds for which a subscription looks for a server that is gone. `verify`: for https, a PEM file or an
-    ssl.SSLContext if the certificate is not of a known authority (SSL_CERT_FILE does the same).
+    `retry`: seconds for which a subscription tries to reach a server that is gone. `verify`: for https, a PEM file or
+    an ssl.SSLContext if the certificate is not from a known authority (SSL_CERT_FILE does the same).
     """
     return Client(url, token=token, retry=retry, verify=verify)

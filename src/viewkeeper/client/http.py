@@ -1,15 +1,15 @@
 """Kept-alive HTTP/1.1 connections to one server.
 
-    idle connections ──▶ one is taken ──▶ head and body sent ──▶ the answer read whole ──▶ back to the idle ones
+    idle connections ──▶ take one ──▶ send head and body ──▶ read the whole answer ──▶ return it to the idle ones
                             │                                          │
-                            └─ none, or it was closed: a new one       └─ anything goes wrong: closed
+                            └─ none, or it was closed: open one        └─ on any error: close it
 
-A server or a proxy may close a connection at the moment at which it is taken. Whether what was asked then has been
-heard nobody knows, so a read is asked once more, on a new connection, and a write is told as lost.
+A server or a proxy may close a connection at the moment when the client takes it. The client then cannot know whether
+the server received the request, so it repeats a read on a new connection, and reports a write as lost.
 
-A call has a connection to itself, so that calls of many threads go side by side. A small body leaves in one piece with
-its head, a large one without a copy. What a general HTTP library does beyond that (redirects, cookies, proxies,
-compression) the client of a database must not do, and would pay for with every put and get.
+A call has a connection to itself, so calls of several threads run concurrently. A small body is sent in one piece with
+its head, a large one without a copy. Redirects, cookies, proxies and compression, which a general HTTP library
+supports, are not wanted in a database client, and would cost time in every put and get.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from urllib.parse import unquote, urlsplit
 from viewkeeper.errors import BadValue, StoreError
 from viewkeeper.resources.fork_guard import owned
 
-# An answer off a connection.
+# Reading an answer.
 #
-# What our servers say to a call is a head in one piece, and after it as many bytes as the head says: that is read here,
-# since a parser that makes an object of every header is most of a short call's time. Whatever else HTTP/1.1 allows
-# (pieces, no length, a head in parts, an answer before the answer) is read by Python's own, from the first byte on.
+# Viewkeeper's servers answer a call with a head in one piece, followed by as many bytes as the head states. This module
+# parses that form itself, because a parser that creates an object for every header takes most of a short call's time.
+# Any other form of HTTP/1.1 (chunks, no length, a head in parts, interim answers) is read by Python's own parser, from
+# the first byte on.
 
 
 _RECEIVE_BYTES = 256 << 10
-"""Bytes that are taken off a connection at once."""
+"""Maximum number of bytes per receive call."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer. Names of headers are in lower case. `ends`: nothing can be asked after it."""
+    """A complete answer, with header names in lower case. `closes_connection`: the connection cannot be used again."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,11 +55,11 @@ class Answer:
 
 
 def receive_answer(connection: socket.socket, method: str) -> Answer:
-    """The answer to a request that was sent."""
-    begun = connection.recv(_RECEIVE_BYTES)
-    found = _parse_simple_head(begun)
+    """Receive the answer to a request that was sent."""
+    data = connection.recv(_RECEIVE_BYTES)
+    found = _parse_simple_head(data)
     if found is None:
-        return _read_with_http_client(connection, begun, method)
+        return _read_with_http_client(connection, data, method)
     status, headers, length, parts = found
     missing = length - len(parts[0])
     while missing > 0:
@@ -67,12 +68,12 @@ def receive_answer(connection: socket.socket, method: str) -> Answer:
         parts.append(part)
         missing -= len(part)
     body = parts[0] if len(parts) == 1 else b"".join(parts)
-    ends = missing < 0 or "close" in headers.get("connection", "").lower()
-    return Answer(status, headers, body[:length], ends)
+    closes = missing < 0 or "close" in headers.get("connection", "").lower()
+    return Answer(status, headers, body[:length], closes)
 
 
 def _parse_simple_head(data: bytes) -> tuple[int, dict[str, str], int, list[bytes]] | None:
-    """Status, headers, the body's length and its beginning; None if it is not so plain."""
+    """Status, headers, the body's length and its first bytes; None if the answer does not have the simple form."""
     end = data.find(b"\r\n\r\n")
     if end < 0 or not data.startswith(b"HTTP/1.1 "):
         return None
@@ -90,7 +91,7 @@ def _parse_simple_head(data: bytes) -> tuple[int, dict[str, str], int, list[byte
 
 
 def begin_answer(connection: Any, method: str) -> HTTPResponse:
-    """An answer's head, read by Python's own parser, and its body to be read as it comes."""
+    """Read an answer's head with Python's parser; the caller reads the body as it arrives."""
     answer = HTTPResponse(connection, method=method)
     try:
         answer.begin()
@@ -108,7 +109,7 @@ def _read_with_http_client(connection: socket.socket, data: bytes, method: str) 
 
 
 class _PrefixedConnection(io.RawIOBase):
-    """A connection of which some bytes were taken already, as a file that begins with them."""
+    """A connection as a file that begins with the bytes which were already received from it."""
 
     def __init__(self, connection: socket.socket, prefix: bytes) -> None:
         self._connection, self._prefix = connection, prefix
@@ -132,20 +133,20 @@ class _PrefixedConnection(io.RawIOBase):
 
 T = TypeVar("T")
 CONNECTION_ERRORS = (OSError, HTTPException, UnicodeError)
-"""What says that a server was not reached, or not to the end. A host's name that is none cannot be written down."""
+"""Errors that mean that a server was not reached, or not to the end. UnicodeError: an invalid host name."""
 
 _MAX_IDLE_SECONDS = 20.0
-"""Seconds after which an idle connection is not used again: a server closes it after 30, and must not do so while the
-next call is on its way."""
+"""Seconds after which an idle connection is not used again: a server closes it after 30 s, which must not happen while
+the next call is on its way."""
 _MAX_IDLE_CONNECTIONS = 16
 _MAX_JOINED_BODY = 64 << 10
-"""Bytes of a body that are copied, to leave with its head."""
+"""Maximum size of a body that is copied, so that it is sent together with its head."""
 _STREAM_PIECE_BYTES = 256 << 10
-"""Bytes of a stream that are taken at once."""
+"""Maximum number of bytes that are read from a stream at once."""
 
 
 class ConnectionPool:
-    """Those of one client. Its methods may be called from any thread."""
+    """The connections of one client. Its methods may be called from any thread."""
 
     def __init__(self, url: str, token: str | None, verify: Any) -> None:
         parts = urlsplit(url)
@@ -158,9 +159,9 @@ class ConnectionPool:
             raise BadValue(f"{url!r} names no host.", hint="Write http://HOST:PORT.")
         self._url, self._path = url, parts.path.rstrip("/")
         self._tls_context = tls_context(verify) if secure else None
-        who = _bearer_header(token) if token is not None else _basic_header(parts.username, parts.password)
+        authorization = _bearer_header(token) if token is not None else _basic_header(parts.username, parts.password)
         host = parts.netloc.rpartition("@")[2].encode("idna" if not parts.netloc.isascii() else "ascii")
-        self._fixed_headers = b"host: %s\r\n%s" % (host, who)
+        self._fixed_headers = b"host: %s\r\n%s" % (host, authorization)
         self._lock = Lock()
         self._idle: list[tuple[socket.socket, float]] | None = []
         """None: closed."""
@@ -173,17 +174,17 @@ class ConnectionPool:
             connection.close()
 
     def request(self, method: str, path: str, body: Any, headers: Mapping[str, str], seconds: float) -> Answer:
-        """The answer to one request. `body`: bytes, or what shows some. `seconds`: for each step on the way."""
-        if (kept := self._take_idle(seconds)) is not None:
+        """The answer to one request. `body`: bytes, or a buffer of them. `seconds`: the timeout of each step."""
+        if (idle := self._take_idle(seconds)) is not None:
             try:
-                return self._exchange(kept, method, path, body, headers)
+                return self._exchange(idle, method, path, body, headers)
             except ConnectionError:
                 if method != "GET":
                     raise
         return self._exchange(self._open_connection(seconds), method, path, body, headers)
 
     def stream(self, path: str, headers: Mapping[str, str], connect: float, read: float) -> Stream:
-        """An answer that is read as it comes, on a connection of its own."""
+        """An answer that is read as it arrives, on a connection of its own."""
         connection = self._open_connection(connect)
         try:
             connection.settimeout(read)
@@ -220,7 +221,7 @@ class ConnectionPool:
         try:
             self._send(connection, method, path, body, headers)
         except (BrokenPipeError, ConnectionResetError) as error:
-            # A server that refuses a body says why, and does not read the rest of it.
+            # A server that refuses a body sends the reason, and does not read the rest of the body.
             try:
                 return read(connection, method)
             except CONNECTION_ERRORS:
@@ -245,7 +246,7 @@ class ConnectionPool:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _take_idle(self, seconds: float) -> socket.socket | None:
-        """An idle connection that is still open, if there is one."""
+        """An idle connection that is still open, or None."""
         while True:
             with self._lock:
                 if self._idle is None:
@@ -278,7 +279,7 @@ class ConnectionPool:
 
 
 class Stream:
-    """An answer on its way. `end` may be called by another thread than the one that reads, which it wakes."""
+    """An answer that is being received. Another thread than the reader may call `end`, which wakes the reader."""
 
     def __init__(self, connection: socket.socket, answer: HTTPResponse) -> None:
         self.status = answer.status
@@ -301,7 +302,7 @@ class Stream:
 
 
 def tls_context(verify: Any) -> ssl.SSLContext:
-    """Whose certificates are believed: those of known authorities, or of the file that is given or in SSL_CERT_FILE."""
+    """The TLS context: trusts known authorities, or those in the file `verify` or in SSL_CERT_FILE."""
     if isinstance(verify, ssl.SSLContext):
         return verify
     file = (
@@ -321,7 +322,7 @@ def tls_context(verify: Any) -> ssl.SSLContext:
 
 
 def _authorities_file() -> str | None:
-    """The file of known authorities that came with an HTTP library, else the system's own."""
+    """The file of known authorities that an HTTP library installed; None: use the system's own."""
     try:
         import certifi
     except ImportError:
@@ -330,12 +331,12 @@ def _authorities_file() -> str | None:
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    """Whether something came on a connection on which nothing was asked: its end."""
-    look = select.poll() if hasattr(select, "poll") else None
-    if look is None:
+    """Whether data arrived on an idle connection. No request is open, so that is its end."""
+    poller = select.poll() if hasattr(select, "poll") else None
+    if poller is None:
         return bool(select.select([connection], [], [], 0)[0])
-    look.register(connection, select.POLLIN)
-    return bool(look.poll(0))
+    poller.register(connection, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def _bearer_header(token: str) -> bytes:
@@ -345,7 +346,7 @@ def _bearer_header(token: str) -> bytes:
 
 
 def _basic_header(user: str | None, password: str | None) -> bytes:
-    """What a proxy that asks for a name and a password is told, where the address has them."""
+    """The header for a proxy that requires a name and a password, if the address contains them."""
     if user is None:
         return b""
     return b"authorization: Basic %s\r\n" % b64encode(f"{unquote(user)}:{unquote(password or '')}".encode())

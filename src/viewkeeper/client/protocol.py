@@ -1,4 +1,4 @@
-"""What a client sends and what it makes of the answer; both clients are this, and a connection."""
+"""The requests of a client and the decoding of answers, independent of the connection; both clients use it."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Call:
     """Bytes, or a buffer of them."""
     headers: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
-    """How long the server may take on its own account, where it was told so."""
+    """Seconds that the server may take by itself, if the request tells it."""
 
 
 @dataclass(frozen=True)
 class TableDescription:
-    """A table, view or index as its server knew it."""
+    """A table, view or index as the server described it."""
 
     table: Table
     kind: str
@@ -68,7 +68,7 @@ def raise_problem(status: int, body: bytes) -> None:
 
 
 def problem_error(body: bytes, status: int = 0) -> ViewkeeperError:
-    """The error of a problem document; an answer that is none is somebody else's."""
+    """The error of a problem document; Unreachable for an answer that is none, which another program has sent."""
     try:
         found = json.loads(body)
         kind = _ERROR_CLASSES.get(found["code"], ServerFault)
@@ -96,10 +96,10 @@ def shapes_call(collection: str) -> Call:
 
 
 def parse_descriptions(kind: str, body: bytes) -> list[TableDescription]:
-    """All of a kind (table, view, index), by name."""
-    listed = json.loads(body)["tables" if kind == "table" else "views"]
+    """All descriptions of a kind (table, view, index), by name."""
+    items = json.loads(body)["tables" if kind == "table" else "views"]
     return sorted(
-        (_build_description(one) for one in listed if one["kind"] == kind), key=lambda one: one.table.name.lower()
+        (_build_description(item) for item in items if item["kind"] == kind), key=lambda item: item.table.name.lower()
     )
 
 
@@ -108,7 +108,7 @@ def token_call(name: str | None) -> Call:
 
 
 def position_of(body: bytes) -> Token:
-    """The state that reads of a table or view, or of all, see."""
+    """The state that reads see, of one table or view or of all."""
     return Token.parse(json.loads(body)["token"])
 
 
@@ -154,7 +154,7 @@ def _build_description(fields_by_name: Mapping[str, Any]) -> TableDescription:
 
 def get_call(table: Table, key: Any, level: Level, after: AfterTokens, timeout: float) -> Call:
     values = check_key(table, key)
-    encode_whole_key(table, values)  # a value that is none of its column's is found here, as on an open database
+    encode_whole_key(table, values)  # raises for a value that does not fit its column, as on an open database
     segments = [path_segment(value) for value in values] or [""]
     path = f"/v1/{name_path_segment(table.name)}/rows/{'/'.join(segments)}"
     return Call("GET", path + _query_string(_level_parameters(level, after, timeout)), None, {"accept": ARROW}, timeout)
@@ -178,22 +178,22 @@ def page_call(
     timeout: float,
     selection: list[tuple[str, str]],
 ) -> Call:
-    given = [("limit", str(limit)), *selection]
+    pairs = [("limit", str(limit)), *selection]
     if cursor is not None:
-        given.append(("cursor", cursor))
+        pairs.append(("cursor", cursor))
     else:
-        given += levels
+        pairs += levels
         for name, values in ranges.items():
             if values is not None:
-                listed = values if isinstance(values, tuple) else (values,)
-                given += [(name, _parameter_text(value)) for value in listed]
+                items = values if isinstance(values, tuple) else (values,)
+                pairs += [(name, _parameter_text(value)) for value in items]
     return Call(
-        "GET", f"/v1/{name_path_segment(table.name)}/rows{_query_string(given)}", None, {"accept": ARROW}, timeout
+        "GET", f"/v1/{name_path_segment(table.name)}/rows{_query_string(pairs)}", None, {"accept": ARROW}, timeout
     )
 
 
 def read_call(table: Table, stale: bool = False) -> Call:
-    """All rows by a statement: for views that are not stored, and so have no pages."""
+    """Read all rows with a statement, for views that are not stored and so have no pages."""
     return sql_call(f"SELECT * FROM {backticked(table.name)}", stale=stale)
 
 
@@ -216,11 +216,11 @@ def selection_parameters(
     limit: int | None,
     **ranges: Any,
 ) -> list[tuple[str, str]]:
-    """The parameters that say which rows, columns and order: of every page, as they tell what its cursor is of.
+    """The parameters that select rows, columns and order. Every page repeats them, because its cursor belongs to them.
 
-    Values that are none of their columns' are found here, as on an open database.
+    Values that do not fit their columns are refused here, as on an open database.
     """
-    if any(one is not None for one in ranges.values()) or table.is_stored:
+    if any(item is not None for item in ranges.values()) or table.is_stored:
         scan_range(table, ranges.get("prefix"), ranges.get("start"), ranges.get("stop"), limit)
     found = []
     if where is not None:
@@ -230,18 +230,19 @@ def selection_parameters(
         if not isinstance(text, str):
             raise BadValue(f"where is a {type(where).__name__}.", hint="Give a condition, or columns and their values.")
         found.append(("where", text))
-    for name, given in (("columns", columns), ("order_by", order_by)):
-        listed = [given] if isinstance(given, str) else [] if given is None else list(given)
-        if (given is not None and not listed) or not all(isinstance(one, str) for one in listed):
+    for name, names in (("columns", columns), ("order_by", order_by)):
+        items = [names] if isinstance(names, str) else [] if names is None else list(names)
+        if (names is not None and not items) or not all(isinstance(item, str) for item in items):
             raise BadValue(f"{name} names no column.", hint="Give a list of column names.")
-        found += [(name, one) for one in listed]
+        found += [(name, item) for item in items]
     return found
 
 
 def _json_value(value: Any) -> Any:
-    """A value, or several, as JSON has them; what it has no exact one for as text, which the server reads by column."""
+    """A value, or several, as JSON; a value that JSON has no exact form for as text, which the server reads by
+    column."""
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_json_value(one) for one in value]
+        return [_json_value(item) for item in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, bytes):
@@ -252,8 +253,8 @@ def _json_value(value: Any) -> Any:
 def _level_parameters(level: Level, after: AfterTokens, timeout: float) -> list[tuple[str, str]]:
     found = [] if level is ANY else [("level", level.value)]
     if after is not None:
-        given = [after] if isinstance(after, (Token, str)) else list(after)
-        parsed = [Token.parse(one) if isinstance(one, str) else one for one in given]
+        tokens = [after] if isinstance(after, (Token, str)) else list(after)
+        parsed = [Token.parse(token) if isinstance(token, str) else token for token in tokens]
         if parsed:
             found.append(("after", str(parsed[0].merge(*parsed[1:]))))
     return [*found, ("timeout", f"{min(timeout, 30.0):.3f}")] if found else []
@@ -273,22 +274,23 @@ def _parameter_text(value: Any) -> str:
 
 
 def put_call(table: Table, rows: Any) -> Call:
-    """Arrow data goes as it is, since the server looks whether it fits; columns that are not named are not sent."""
+    """A put request. Arrow data is sent as it is, since the server checks it; columns that are not named are not
+    sent."""
     found = unchecked_table(table, rows)
     return Call("POST", _rows_path(table), _encode_arrow(found), {"content-type": ARROW})
 
 
 def delete_call(table: Table, keys: Any) -> Call:
-    found = last_by_key(table, keys_table(table, keys))
-    shown = pa.schema([table.external_schema.field(c.name) for c in table.key_columns])
-    return Call("DELETE", _rows_path(table), _encode_arrow(found.cast(shown)), {"content-type": ARROW})
+    keys_data = last_by_key(table, keys_table(table, keys))
+    schema = pa.schema([table.external_schema.field(c.name) for c in table.key_columns])
+    return Call("DELETE", _rows_path(table), _encode_arrow(keys_data.cast(schema)), {"content-type": ARROW})
 
 
 def update_call(table: Table, key: Any, columns: Mapping[str, Any]) -> Call:
     where, new = updates_table(table, key, columns)
-    together = pa.table([*where.columns, *new.columns], names=[*where.column_names, *new.column_names])
-    shown = pa.schema([table.external_schema.field(name) for name in together.column_names])
-    return Call("PATCH", _rows_path(table), _encode_arrow(together.cast(shown)), {"content-type": ARROW})
+    combined = pa.table([*where.columns, *new.columns], names=[*where.column_names, *new.column_names])
+    schema = pa.schema([table.external_schema.field(name) for name in combined.column_names])
+    return Call("PATCH", _rows_path(table), _encode_arrow(combined.cast(schema)), {"content-type": ARROW})
 
 
 def token_of(body: bytes) -> Token:
@@ -302,7 +304,7 @@ def _rows_path(table: Table) -> str:
 
 
 def _encode_arrow(rows: pa.Table) -> Any:
-    """A buffer that shows the bytes of an Arrow stream."""
+    """A buffer with the bytes of an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -313,7 +315,7 @@ def _encode_arrow(rows: pa.Table) -> Any:
 
 
 def sql_steps(text: str, values: Mapping[str, Any]) -> list[ScriptStep]:
-    """What is sent for a text, one call after the other. A text that is none, or wrong, is the server's to refuse."""
+    """The requests for a text, one after the other. A text that is empty or wrong is sent for the server to refuse."""
     found: list[ScriptStep] = []
     with suppress(BadStatement):
         found = split_steps(text, values) if isinstance(text, str) else []
@@ -321,25 +323,27 @@ def sql_steps(text: str, values: Mapping[str, Any]) -> list[ScriptStep]:
 
 
 def sql_call(text: str, engine: str = "auto", stale: bool = False) -> Call:
-    given = {**({} if engine == "auto" else {"engine": engine}), **({"stale": True} if stale else {})}
-    body = json.dumps({"sql": text, **given}).encode()
+    options = {**({} if engine == "auto" else {"engine": engine}), **({"stale": True} if stale else {})}
+    body = json.dumps({"sql": text, **options}).encode()
     return Call("POST", "/v1/sql", body, {"content-type": JSON, "accept": f"{ARROW}, {JSON};q=0.5"}, 24 * 3600.0)
 
 
 def result_of(kind: str, body: bytes) -> Result:
-    """What a statement gave."""
+    """The result of a statement."""
     return Result(arrow_of(body)) if kind.startswith(ARROW) else Result(done=str(json.loads(body).get("done", "")))
 
 
 def status_of(body: bytes) -> Any:
     from viewkeeper.read.status import StageStatus, Status, TableStatus, ViewStatus
 
-    def made(kind: Any, given: Mapping[str, Any]) -> Any:
-        return kind(**{f.name: given[f.name] for f in fields(kind) if f.name in given})
+    def build(kind: Any, values: Mapping[str, Any]) -> Any:
+        return kind(**{f.name: values[f.name] for f in fields(kind) if f.name in values})
 
     found = json.loads(body)
     parts = {"stages": StageStatus, "tables": TableStatus, "views": ViewStatus}
-    return made(Status, {**found, **{name: tuple(made(k, one) for one in found[name]) for name, k in parts.items()}})
+    return build(
+        Status, {**found, **{name: tuple(build(k, item) for item in found[name]) for name, k in parts.items()}}
+    )
 
 
 def changes_call(table: Table, since: Token | str | None, stale: bool = False) -> Call:
@@ -358,7 +362,7 @@ def address_of(url: str) -> str:
 
 
 def concat_pages(table: Table, columns: Sequence[str] | None, pages: Sequence[pa.Table]) -> pa.Table:
-    """All pages as one table; where none was asked for, one without rows."""
+    """All pages as one table; an empty table if there are none."""
     if pages:
         return pa.concat_tables(pages).combine_chunks()
     named = table.external_schema.names if columns is None else [table.by_name[name.lower()].name for name in columns]

@@ -125,10 +125,8 @@ def _path_line(path: Sequence[Operator], context: ExplainContext) -> str:
         conditions = [context.describe_expr(segment.source, w) for w in segment.where if not _is_key_comparison(w)]
         steps += [f"where {' and '.join(conditions)}"] if conditions else []
         steps.append(operator.describe_step(context))
-    return (
-        f"  #{context.numbers[path[0].id]} to #{context.numbers[path[-1].id]} lookups from {sources}: "
-        f"{', '.join(steps)}"
-    )
+    first, last = context.numbers[path[0].id], context.numbers[path[-1].id]
+    return f"  #{first} to #{last} lookups from {sources}: {', '.join(steps)}"
 
 
 def _is_key_comparison(condition: Expr) -> bool:

@@ -1,14 +1,14 @@
-"""Catalyst expressions as DuckDB SQL with exactly Spark's meaning (ANSI mode, UTC).
+"""Catalyst expressions as DuckDB SQL with exactly Spark's semantics (ANSI mode, UTC).
 
-    table.py        Catalyst class → how it is written; the list of what a view may use
-    rule.py         what a row of the table says
-    literals, arithmetic, decimals, logic, casts (readings, spellings), strings, patterns, dates, maths
-                    the writers that need more than one line
-    functions.py    macros and exact functions that a DuckDB connection needs; the fingerprint
-    faults.py       DuckDB's runtime errors as ours
+    rules/table.py                  Catalyst class → rule; the list of what a view may use
+    rules/rule.py                   the parts of a rule
+    rules/*.py                      writers of DuckDB text that need more than one line, by topic
+    backends/duckdb_functions.py    macros and exact functions for a DuckDB connection; the fingerprint
+    backends/duckdb_errors.py       DuckDB's runtime errors as Viewkeeper's
+    backends/vector_*.py            evaluation over Arrow and numpy, without DuckDB
 
-`render` goes through the expression from the leaves up. Every value has the DuckDB type of Catalyst's type. Where a
-part can fail, the text makes DuckDB look at it only when Spark would.
+`render` writes an expression bottom-up. Every value has the DuckDB type of its Catalyst type. Where a part can fail,
+the text makes DuckDB evaluate this part only when Spark would.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = [
 ]
 
 OPS = frozenset(RULES)
-"""Catalyst's classes that can be rendered."""
+"""The Catalyst classes that can be rendered."""
 
 SUPPORTED: tuple[tuple[str, str, str], ...] = tuple((r.op, r.sql, r.note) for r in RULES.values() if r.sql)
-"""(Catalyst class, how it is written in SQL, what to know), for the reference page."""
+"""(Catalyst class, SQL syntax, note for users) of each documented rule, for the reference page."""
 
 
 def render(expr: Expr) -> str:
-    """DuckDB text for `expr`, of the DuckDB type of its type. Raises Unsupported."""
+    """Return DuckDB text for `expr`, of the DuckDB type of its type. Raise Unsupported if there is no rule."""
     rule = _find_rule(expr)
     if expr.op in ("And", "Or"):
         parts = logic.operands(expr)
@@ -54,26 +54,26 @@ def render(expr: Expr) -> str:
     texts = [render(a) for a in expr.args]
     failing = [can_raise(a) for a in expr.args]
     lazy = rule.stops_at_null == "no"
-    before = {i for i, fails in enumerate(failing) if fails and rule.isolates_failing_args(expr)}
-    heavy = {i for i, t in enumerate(texts) if len(t) > _MAX_INLINE_LENGTH and (not lazy or i == 0 or not failing[i])}
-    once = before | heavy
-    names = {i: _variable_name(texts[i]) for i in once}
-    shown = [names.get(i, t) for i, t in enumerate(texts)]
-    text = (_render_guarded(expr, shown) if lazy and any(failing[1:]) else None) or rule.duckdb(expr, shown)
-    if not rule.is_typed and expr.type != types.VOID:  # raise_error has the type of whatever it stands in for
+    isolated = {i for i, fails in enumerate(failing) if fails and rule.isolates_failing_args(expr)}
+    long = {i for i, t in enumerate(texts) if len(t) > _MAX_INLINE_LENGTH and (not lazy or i == 0 or not failing[i])}
+    bound = isolated | long
+    names = {i: _variable_name(texts[i]) for i in bound}
+    references = [names.get(i, t) for i, t in enumerate(texts)]
+    text = (_render_guarded(expr, references) if lazy and any(failing[1:]) else None) or rule.duckdb(expr, references)
+    if not rule.is_typed and expr.type != types.VOID:  # raise_error takes the type of its context
         text = cast(text, expr.type)
     order = list(range(len(texts)))[:: -1 if rule.stops_at_null == "right" else 1]
-    for place in reversed(range(len(order))):
-        i = order[place]
-        if not lazy and expr.args[i].nullable and any(failing[j] for j in order[place + 1 :]):
-            text = f"(CASE WHEN {shown[i]} IS NULL THEN NULL ELSE {text} END)"
+    for position in reversed(range(len(order))):
+        i = order[position]
+        if not lazy and expr.args[i].nullable and any(failing[j] for j in order[position + 1 :]):
+            text = f"(CASE WHEN {references[i]} IS NULL THEN NULL ELSE {text} END)"
         if i in names:
-            text = _bind(names[i], texts[i], text, inline=i not in before)
+            text = _bind(names[i], texts[i], text, inline=i not in isolated)
     return text
 
 
 _MAX_INLINE_LENGTH = 300
-"""Characters of an argument's text above which it is evaluated once and not wherever it is mentioned."""
+"""A longer argument text is bound to a variable and evaluated once, instead of being repeated."""
 
 
 def _variable_name(text: str) -> str:
@@ -81,15 +81,15 @@ def _variable_name(text: str) -> str:
 
 
 def _bind(variable: str, value: str, text: str, inline: bool) -> str:
-    """`text` with a variable for `value`: a lambda over a list of one element, SQL's only way to say "let"."""
+    """Return `text` with a variable bound to `value`: a lambda over a list of one element is SQL's only "let"."""
     if inline and text.count(variable) < 2:
         return text.replace(variable, value)
     return f"list_transform([{value}], lambda {variable}: {text})[1]"
 
 
 def render_predicate(condition: Expr) -> str:
-    """DuckDB text for a Filter's condition: Spark tests its conjuncts in order and drops a row at the first that is
-    not true, so a NULL conjunct keeps the next from being evaluated."""
+    """Return DuckDB text for a Filter's condition. Spark tests its conjuncts in order and drops a row at the first one
+    that is not true, so that after a NULL conjunct the next ones are not evaluated."""
     parts = logic.operands(condition) if condition.op == "And" else [condition]
     texts = [render(p) for p in parts]
     failing = [i for i, p in enumerate(parts) if can_raise(p)]
@@ -103,19 +103,19 @@ def render_predicate(condition: Expr) -> str:
 
 
 def check(expr: Expr) -> None:
-    """Raise Unsupported if `expr` or a part of it cannot be rendered."""
+    """Raise Unsupported if a part of `expr` cannot be rendered."""
     render(expr)
 
 
 def can_raise(expr: Expr) -> bool:
-    """Whether evaluating `expr` may fail on some values."""
+    """Return whether the evaluation of `expr` may fail on some values."""
     return next(failing(expr), None) is not None
 
 
 def failing(expr: Expr) -> Iterator[Expr]:
-    """The parts of an expression that may fail on some values of their arguments."""
+    """Yield the parts of an expression that may fail on some values of their arguments."""
     todo = [expr]
-    while todo:  # not recursive: a chain of ORs can be thousands deep
+    while todo:  # not recursive, because a chain of ORs can be thousands of levels deep
         e = todo.pop()
         if _find_rule(e).raises(e):
             yield e
@@ -125,9 +125,9 @@ def failing(expr: Expr) -> Iterator[Expr]:
 def _find_rule(expr: Expr) -> Rule:
     rule = RULES.get(expr.op)
     if rule is None:
-        known = ", ".join(sql for _, sql, _ in SUPPORTED)
+        supported = ", ".join(sql for _, sql, _ in SUPPORTED)
         raise Unsupported(
-            f"The expression {_display_name(expr)} is not supported in a view.", hint=f"Supported: {known}."
+            f"The expression {_display_name(expr)} is not supported in a view.", hint=f"Supported: {supported}."
         )
     if reason := rule.refuse(expr):
         raise Unsupported(f"{reason} is not supported in a view.")
@@ -135,7 +135,7 @@ def _find_rule(expr: Expr) -> Rule:
 
 
 def _display_name(expr: Expr) -> str:
-    """As Spark SQL calls it; a Java method that stands for a function with underscores: `parseUrl` → parse_url."""
+    """Return the name in Spark SQL; for a Java method, with underscores: `parseUrl` → parse_url."""
     if isinstance(expr.value, str):
         return expr.value
     op = expr.op.rsplit(".", 1)[-1]
@@ -143,7 +143,7 @@ def _display_name(expr: Expr) -> str:
 
 
 def _render_guarded(expr: Expr, texts: list[str]) -> str | None:
-    """COALESCE and IN whose later arguments can fail, as a CASE."""
+    """Return a CASE for a COALESCE or IN whose later arguments can fail, None for other expressions."""
     match expr.op:
         case "Coalesce":
             return logic.guarded_coalesce(texts)

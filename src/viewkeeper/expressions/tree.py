@@ -1,4 +1,4 @@
-"""An expression as a value: what Catalyst says, in one small frozen class. It goes to JSON and back."""
+"""Expressions as values: a small frozen class for Catalyst's expressions, convertible to JSON and back."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from viewkeeper.model.types import Type
 
 @dataclass(frozen=True)
 class Expr:
-    """An expression. `op` is "column" (value: its name), "literal" (value: see below), or a Catalyst class name.
+    """An expression. `op` is "column" (`value` is its name), "literal" (see below), or the name of a Catalyst class.
 
-    Literals keep their value as JSON: numbers as int, floats as `repr` text, decimals and strings as text, dates as
-    days and timestamps as microseconds since 1970, binary as hex, NULL as None. Other operators keep their
+    The value of a literal has its JSON form: numbers as int, floats as `repr` text, decimals and strings as text, dates
+    as days and timestamps as microseconds since 1970, binary as hex, NULL as None. Other operators keep their
     parameters (a cast's mode, a LIKE's escape character) in `value`.
     """
 
@@ -49,7 +49,7 @@ def column(name: str, type_: Type, nullable: bool = True) -> Expr:
 
 @dataclass(frozen=True)
 class Named:
-    """An expression with the column name that it gives."""
+    """An expression with the name of its result column."""
 
     name: str
     expr: Expr
@@ -60,5 +60,5 @@ class Named:
 
 
 def _freeze(value: Any) -> Any:
-    """JSON lists come back as tuples, so that an expression stays hashable."""
+    """Convert JSON lists to tuples, so that an expression is hashable."""
     return tuple(_freeze(v) for v in value) if isinstance(value, list) else value

@@ -1,1 +1,1 @@
-"""The nouns: types, tables, deltas, keys, rows, the catalog. No I/O and no Spark in here."""
+"""Values of the data model: types, tables, deltas, keys, rows, the catalog. No I/O and no Spark."""

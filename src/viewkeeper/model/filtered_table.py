@@ -1,7 +1,7 @@
-"""A table of which only some rows are wanted: what every view that reads it asks of them.
+"""A table with pushed-down comparisons: conditions that every view that reads the table applies.
 
-It is a wish. A store may hand its part of it to whoever scans, and leave rows out that do not satisfy it; it must leave
-out no others, and need not leave out any.
+The comparisons are a hint. A store may pass a part of them to its scanner and leave out rows that fail them; it must
+return all rows that pass, and may return rows that fail.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from viewkeeper.model.types import Type
 
 
 class Comparison(NamedTuple):
-    """`column op value`, true for no NULL. Values are as plans keep them: dates as days, timestamps as microseconds
-    since 1970; of `in`, one of several."""
+    """`column op constant`, which is never true for NULL. Constants are stored as in plans: dates as days, timestamps
+    as microseconds since 1970. `in` has several values; other operators have one."""
 
     column: str
     type: Type
@@ -23,13 +23,13 @@ class Comparison(NamedTuple):
     values: tuple[Any, ...]
 
     def __str__(self) -> str:
-        said = [repr(v) if isinstance(v, str) else str(v) for v in self.values]
-        return f"{self.column} {self.op} {said[0] if self.op != 'in' else '(' + ', '.join(said) + ')'}"
+        texts = [repr(v) if isinstance(v, str) else str(v) for v in self.values]
+        return f"{self.column} {self.op} {texts[0] if self.op != 'in' else '(' + ', '.join(texts) + ')'}"
 
 
 @dataclass(frozen=True)
 class FilteredTable(Table):
-    """`base`, with the comparisons that a row must pass to matter."""
+    """`base` with the comparisons that a row must pass to be relevant."""
 
     base: Table | None = None
     where: tuple[Comparison, ...] = ()
@@ -42,7 +42,7 @@ def filter_table(table: Table, where: tuple[Comparison, ...]) -> Table:
 
 
 def unfiltered_table(table: Table) -> Table:
-    """The table, whatever is wanted of it."""
+    """Return the table without its comparisons."""
     return table.base if isinstance(table, FilteredTable) and table.base is not None else table
 
 

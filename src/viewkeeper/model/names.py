@@ -1,16 +1,17 @@
-"""Names: every identifier of our own that can stand beside a user's, and how any identifier is spelt in SQL text.
+"""Names: the internal identifiers that occur beside a user's, and the quoting of identifiers in SQL text.
 
-    ¤w  ¤h  ¤count  ¤row …      internal: they begin with `¤`
-    anything else               a user's, in any script, with spaces, quotes and backticks; those of tables, views
+    ¤w  ¤h  ¤count  ¤row …      internal names, which begin with `¤`
+    any other name              a user's name, in any script, with spaces, quotes and backticks; names of tables, views
                                 and indexes have up to 200 bytes
 
-The name of a user's column never begins with `¤`: `refuse` raises at CREATE and ALTER. So a generated statement may set
-internal columns and aliases beside a user's columns. It takes internal names from here, or begins them with `¤` (DuckDB
-takes it for a letter, Spark wants it in backticks), and spells a user's name by `quoted` (DuckDB) or `backticked`
-(Spark). Where users see a column of Viewkeeper's beside their own (the weight of a change), `unused` finds its name.
+The name of a user's column never begins with `¤`: `check_column_name` raises at CREATE and ALTER. So a generated
+statement may put internal columns and aliases beside a user's columns. It takes internal names from this module or
+begins them with `¤` (a letter for DuckDB; Spark requires backticks), and writes a user's name with `quoted` (DuckDB) or
+`backticked` (Spark). Where users see a column of Viewkeeper beside their own (the weight of a change), `unused_name`
+chooses its name.
 
-Inside the dataflow columns are called by their position (`x0`, `l1`, `k2`) and users' names do not occur; where a
-segment reads a table, DuckDB takes a column for what it is before it looks for an alias of the same name.
+Inside the dataflow, columns are named by position (`x0`, `l1`, `k2`), and users' names do not occur. Where a segment
+reads a table, DuckDB resolves a name as a column before it looks for an alias of the same name.
 """
 
 from __future__ import annotations
@@ -20,39 +21,40 @@ from collections.abc import Iterable
 from viewkeeper.errors import BadStatement
 
 INTERNAL_PREFIX = "¤"
-"""The first character of internal names, and of no user's column. It has no upper and lower case."""
+"""The first character of internal names, and of no user's column. The character has no upper and lower case."""
 
 WEIGHT = "¤w"
-"""The weight column of a delta. In `subscribe`, `readStream` and `writeStream` it is called `Table.weight`."""
+"""The weight column of a delta. `subscribe`, `readStream` and `writeStream` show it as `Table.weight_column`."""
 
 HASH = "¤h"
-"""The column that holds the 64-bit hash of a row's distribution key; in stored runs."""
+"""In stored runs, the column with the 64-bit hash of a row's distribution key."""
 
 COUNT = "¤count"
-"""The hidden column of a bag view: how often the row occurs; in stored rows."""
+"""In stored rows, the hidden column of a bag view: the multiplicity of the row."""
 
 ROW = "¤row"
-"""Beside the columns of a file that is loaded: the row's number in it."""
+"""The row number in a file that is loaded."""
 
 ROW_INDEX = "¤place"
-"""Beside columns that are grouped or sorted: where the row stood."""
+"""The index of a row before grouping or sorting."""
 
 FIRST_ROW_INDEX = "¤first"
-"""Beside `PLACE`: that of the first row of the same partition."""
+"""Beside `ROW_INDEX`: the index of the first row of the same partition."""
 
 WEIGHT_SUM = "¤times"
-"""A count or a weight while it is added up."""
+"""A count or a weight during summation."""
 
 EXPECTED, ACTUAL = "¤expected", "¤found"
 """The two sides of a comparison."""
 
 
 MAX_NAME_BYTES = 200
-"""Bytes of a new table's, view's or index's name. HBase calls a directory `name.parameters.id` at most: 255 bytes."""
+"""Maximum length of a new table's, view's or index's name. The longest directory name of HBase is
+`name.parameters.id`, with at most 255 bytes."""
 
 
 def check_name_length(name: str, what: str) -> None:
-    """BadStatement if nothing new can be called so. What has a longer name already keeps it."""
+    """Raise BadStatement if the name is too long for a new object. An existing object keeps a longer name."""
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > MAX_NAME_BYTES:
         raise BadStatement(
@@ -62,7 +64,7 @@ def check_name_length(name: str, what: str) -> None:
 
 
 def check_column_name(name: str, where: str) -> None:
-    """BadStatement if a column cannot be called so. `where` begins the message: what the column is of."""
+    """Raise BadStatement if the name is not allowed for a column. `where` begins the message: the column's owner."""
     if name.startswith(INTERNAL_PREFIX):
         raise BadStatement(
             f"{where} {name}: names that begin with {INTERNAL_PREFIX} are kept for hidden columns.",
@@ -75,7 +77,7 @@ def check_column_name(name: str, where: str) -> None:
 
 
 def unused_name(name: str, existing: Iterable[str]) -> str:
-    """A public name beside the columns `taken`: `name`, with one more `_` in front of it as long as a column has it."""
+    """Return a public name that differs from `existing`: `name`, with `_` in front repeated until no column has it."""
     others = {other.lower() for other in existing}
     while name.lower() in others:
         name = f"_{name}"
@@ -83,10 +85,10 @@ def unused_name(name: str, existing: Iterable[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """An identifier in DuckDB's SQL."""
+    """Quote an identifier for DuckDB's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def backticked(name: str) -> str:
-    """An identifier in Spark's SQL, and in ours."""
+    """Quote an identifier for Spark's SQL and for Viewkeeper's own statements."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,23 +1,24 @@
-"""A table's shape: columns, key, and what kind of table it is.
+"""A table's schema: columns, key, and kind of table.
 
 A key column may be descending (its bytes are inverted) and may put NULLs last; base tables use neither. A *bag* is a
-view without a unique key: its key is the whole row, and a hidden column `¤count` holds how often the row occurs.
+view without a unique key: its key is the whole row, and a hidden column `¤count` holds the row's multiplicity.
 
-    ALTER TABLE     columns            gone              a row as it lies
-                    a b                                  a b
-    DROP COLUMN b   a                  b at place 1      a ·
-    ADD COLUMN b    a b (inside: b#2)  b at place 1      a · b#2
+    ALTER TABLE     columns              dropped             a stored row
+                    a b                                      a b
+    DROP COLUMN b   a                    b at position 1     a ·
+    ADD COLUMN b    a b (internal: b#2)  b at position 1     a · b#2
 
-A member of a family (`model.members`) has its rows in the family's table: those whose keys begin with its `prefix`, and
-whose first columns, the parameters, are as good as dropped.
+The rows of a member of a view family are stored in the family's table: those whose keys begin with the member's
+`key_prefix`. The first columns there, the parameters, are treated like dropped columns.
 
-Places are only ever added, so rows and log entries of any time can be read. A dropped column keeps its place, where new
-rows hold NULL. What is called as one was before gets another name *inside*, by which stored state (images of tables,
-cells in HBase) knows it: no old value comes back. A column that was added with a DEFAULT has an *initial* value, which
-rows show that were written before it; they are not rewritten, and another DEFAULT later does not change it.
+Column positions are only ever added, so rows and log entries of any age can be read. A dropped column keeps its
+position, where new rows hold NULL. A new column with the name of an earlier column gets another *internal name*, by
+which stored state (table images, cells in HBase) identifies it, so that no old value reappears. A column added with a
+DEFAULT has an *initial value*, which older rows show; the older rows are not rewritten, and a later change of the
+DEFAULT does not change the initial value.
 
-A column whose type becomes a wider one keeps its place and gets another name inside. A place that nobody uses is added,
-so that a row's number of columns says which type it was written with (`narrower`).
+A column whose type is widened keeps its position and gets another internal name. An unused position is added, so that
+the number of columns in a row identifies the type with which it was written (`narrower_types`).
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ from viewkeeper.model.names import unused_name
 from viewkeeper.model.types import Type
 
 FIRST_NAME_OPTION = "_first_name"
-"""The option in which a renamed table keeps the name that it was created with."""
+"""The option of a renamed table that keeps its original name."""
 
 
 LAZY = "lazy"
-"""What the option `store` says of a view that is worked out when it is read."""
+"""Value of the option `store` of a view that is computed when it is read."""
 HIDDEN_PARAMETERS = "_gathered"
-"""The option of a table of parameters that users do not see: those of views that were made by name."""
+"""The option of a parameter table that users do not see: that of a family of views created by name."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name as the user wrote it, its Spark type, and whether NULL may occur."""
+    """A column: its name as the user wrote it, its Spark type, and whether NULL may occur."""
 
     name: str
     type: Type
     nullable: bool = True
     internal_alias: str = ""
-    """Its name inside, where that is another one."""
+    """The internal name, if it differs from `name`."""
     display_name: str = ""
-    """Inside, the name that users know, where that is another one."""
+    """In a table with internal names, the name for users, if it differs from `name`."""
     default: str | None = None
-    """What a row holds that does not name it, as `written` reads it."""
+    """The value of a row that does not name this column, as text for `parse_value`."""
 
     @property
     def internal_name(self) -> str:
@@ -72,7 +73,7 @@ class Column:
 
 @dataclass(frozen=True)
 class KeyPart:
-    """One key column and the direction in which it is ordered."""
+    """A key column and its sort order."""
 
     column: str
     descending: bool = False
@@ -81,11 +82,11 @@ class KeyPart:
 
 @dataclass(frozen=True)
 class NarrowerType:
-    """What a column was before its type became a wider one: its name inside and its type, in rows that were written
-    with at most so many places."""
+    """A column before its type was widened: its internal name and type, in rows written with at most `column_count`
+    columns."""
 
     internal_name: str
-    """The name inside of the wider column."""
+    """The internal name of the wider column."""
     previous_name: str
     type: Type
     column_count: int
@@ -93,7 +94,7 @@ class NarrowerType:
 
 @dataclass(frozen=True)
 class Table:
-    """A base table or a view's table. `id` is what files and keys refer to; names are for people."""
+    """A base table or a view's table. Files and keys refer to `id`; the name is for users."""
 
     id: int
     name: str
@@ -103,22 +104,22 @@ class Table:
     is_bag: bool = False
     options: tuple[tuple[str, str], ...] = field(default=())
     dropped_columns: tuple[tuple[int, Column], ...] = ()
-    """Dropped columns, by the place that each keeps in stored rows."""
+    """Dropped columns with their positions in stored rows."""
     family: int = 0
-    """Of a member of a family, the table that has its rows."""
+    """For a member of a family: the id of the table that has its rows."""
     key_prefix: bytes = b""
-    """What the keys of its rows begin with there."""
+    """For a member of a family: the prefix of the keys of its rows there."""
     initial_values: tuple[tuple[str, str], ...] = ()
-    """By the name inside of a column that was added with a DEFAULT: the value of rows that were written before, as
-    `written` reads it."""
+    """(internal name, value) of each column that was added with a DEFAULT: the value of older rows, as text for
+    `parse_value`."""
     narrower_types: tuple[NarrowerType, ...] = ()
-    """The types that columns had before, the oldest first."""
+    """Earlier types of columns, the oldest first."""
     later_version: Table | None = None
-    """A later state of the table, whose rows this one reads too."""
+    """A later version of the table, whose rows this one can read too."""
 
     @property
     def storage_id(self) -> int:
-        """The id of the table in which its rows lie."""
+        """The id of the table that stores the rows."""
         return self.family or self.id
 
     @cached_property
@@ -127,8 +128,8 @@ class Table:
 
     @cached_property
     def is_stored(self) -> bool:
-        """Whether its rows are kept in the store; a view WITH (store = 'none') only streams its changes, and one WITH
-        (store = 'lazy') is worked out when it is read."""
+        """Whether the rows are in the store. A view WITH (store = 'none') only streams its changes, and one WITH
+        (store = 'lazy') is computed when it is read."""
         return dict(self.options).get("store") not in ("none", LAZY)
 
     @cached_property
@@ -137,28 +138,30 @@ class Table:
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows can be asked for by key: those that are stored, and those that are worked out for who asks."""
+        """Whether rows can be read by key: stored rows, and rows that a lazy view computes on read."""
         return self.is_stored or self.is_lazy
 
     @cached_property
     def is_changed_by_writes(self) -> bool:
-        """Whether its rows are as new as the last write call: those of a base table, and of a synchronous view."""
+        """Whether the rows change in write calls, as those of base tables and synchronous views do."""
         return not self.is_view or SYNCHRONOUS_OPTION in dict(self.options)
 
     @cached_property
     def stored_columns(self) -> tuple[Column, ...]:
-        """The columns as stored: the visible ones and a bag's hidden count."""
+        """The columns of a row: the visible ones and a bag's hidden count."""
         return (*self.columns, Column(COUNT, types.BIGINT, nullable=False)) if self.is_bag else self.columns
 
     @cached_property
     def physical_columns(self) -> tuple[Column, ...]:
-        """The columns as they lie in stored rows, the dropped ones too."""
-        gone, there = dict(self.dropped_columns), iter(self.stored_columns)
-        return tuple(gone[at] if at in gone else next(there) for at in range(len(self.stored_columns) + len(gone)))
+        """The columns of an encoded row, including dropped ones, in order of position."""
+        dropped, others = dict(self.dropped_columns), iter(self.stored_columns)
+        return tuple(
+            dropped[at] if at in dropped else next(others) for at in range(len(self.stored_columns) + len(dropped))
+        )
 
     @cached_property
     def internal(self) -> Table:
-        """The same table, its columns called as stored state knows them."""
+        """The same table with internal column names, as stored state uses them."""
         if not any(c.internal_alias for c in self.columns):
             return self
         return replace(
@@ -169,12 +172,12 @@ class Table:
         )
 
     def _unused_alias(self, name: str) -> str:
-        """A name inside that no column has, or had."""
-        taken = {c.internal_name.lower() for c in self.physical_columns} | {
+        """Return an internal name that no column has or had; "" if that is `name` itself."""
+        used = {c.internal_name.lower() for c in self.physical_columns} | {
             n.previous_name.lower() for n in self.narrower_types
         }
         names = (f"{name}#{n}" for n in count(2))
-        return next(n for n in names if n.lower() not in taken) if name.lower() in taken else ""
+        return next(n for n in names if n.lower() not in used) if name.lower() in used else ""
 
     def with_column(self, column: Column) -> Table:
         alias = self._unused_alias(column.name)
@@ -188,11 +191,11 @@ class Table:
 
     def without_column(self, name: str) -> Table:
         column = self.by_name[name.lower()]
-        gone = (*self.dropped_columns, (self.physical_columns.index(column), column))
-        return replace(self, columns=tuple(c for c in self.columns if c is not column), dropped_columns=gone)
+        dropped = (*self.dropped_columns, (self.physical_columns.index(column), column))
+        return replace(self, columns=tuple(c for c in self.columns if c is not column), dropped_columns=dropped)
 
     def with_name(self, name: str) -> Table:
-        """With another name; a store that called its rows after the first one still finds them."""
+        """Return the table with another name. The first name is kept, by which a store may identify the rows."""
         options = (
             self.options if FIRST_NAME_OPTION in dict(self.options) else (*self.options, (FIRST_NAME_OPTION, self.name))
         )
@@ -200,11 +203,11 @@ class Table:
 
     @property
     def first_name(self) -> str:
-        """The name that it was created with."""
+        """The name with which the table was created."""
         return dict(self.options).get(FIRST_NAME_OPTION, self.name)
 
     def with_renamed_column(self, name: str, to: str) -> Table:
-        """With another name for a column, which stored state still knows by the one before."""
+        """Return the table with a renamed column, whose internal name does not change."""
         old = self.by_name[name.lower()]
         new = replace(old, name=to, internal_alias="" if old.internal_name == to else old.internal_name)
         key = tuple(replace(k, column=to) if k.column.lower() == name.lower() else k for k in self.key)
@@ -215,73 +218,73 @@ class Table:
         return replace(self, columns=tuple(replace(c, default=default) if c is old else c for c in self.columns))
 
     def with_later_version(self, later: Table) -> Table:
-        """This table, able to read rows of a later state of it: what was added since is passed over."""
+        """Return this table, able to read rows of a later version: columns added since are skipped."""
         added = enumerate(later.physical_columns[len(self.physical_columns) :], len(self.physical_columns))
         return replace(self, dropped_columns=(*self.dropped_columns, *added), later_version=later)
 
     def with_wider_column(self, name: str, type_: Type) -> Table:
-        """With a wider type for a column; rows that are there keep their bytes."""
+        """Return the table with a wider type for a column; stored rows keep their bytes."""
         old = self.by_name[name.lower()]
         alias = self._unused_alias(self.first_internal_name(old.internal_name))
         new = replace(old, type=type_, internal_alias=alias)
-        places = len(self.physical_columns)
+        positions = len(self.physical_columns)
         unused = Column(f"{alias}#", types.BOOLEAN)
         return replace(
             self,
             columns=tuple(new if c is old else c for c in self.columns),
-            dropped_columns=(*self.dropped_columns, (places, unused)),
+            dropped_columns=(*self.dropped_columns, (positions, unused)),
             initial_values=tuple(
-                (alias if inside == old.internal_name else inside, value) for inside, value in self.initial_values
+                (alias if internal == old.internal_name else internal, value) for internal, value in self.initial_values
             ),
-            narrower_types=(*self.narrower_types, NarrowerType(alias, old.internal_name, old.type, places)),
+            narrower_types=(*self.narrower_types, NarrowerType(alias, old.internal_name, old.type, positions)),
         )
 
     def earlier_types(self, internal_name: str) -> tuple[NarrowerType, ...]:
-        """What a column was before, the latest first."""
-        known, found = {n.internal_name: n for n in self.narrower_types}, []
-        while (before := known.get(internal_name)) is not None:
-            found.append(before)
-            internal_name = before.previous_name
-        return tuple(found)
+        """Return the earlier types of a column, the latest first."""
+        by_name, result = {n.internal_name: n for n in self.narrower_types}, []
+        while (narrower := by_name.get(internal_name)) is not None:
+            result.append(narrower)
+            internal_name = narrower.previous_name
+        return tuple(result)
 
     def first_internal_name(self, internal_name: str) -> str:
-        """The name inside that a column had before its type was changed."""
-        before = self.earlier_types(internal_name)
-        return before[-1].previous_name if before else internal_name
+        """Return the internal name of a column before its type was changed."""
+        earlier = self.earlier_types(internal_name)
+        return earlier[-1].previous_name if earlier else internal_name
 
     def column_types_at(self, column_count: int) -> tuple[Type, ...]:
-        """The types of the first places, in rows that were written with so many."""
+        """Return the types of the first columns, in rows written with `column_count` columns."""
         table = self.later_version or self
-        found = []
+        result = []
         for column in table.physical_columns[:column_count]:
-            before = [n.type for n in table.earlier_types(column.internal_name) if column_count <= n.column_count]
-            found.append(before[-1] if before else column.type)
-        return tuple(found)
+            earlier = [n.type for n in table.earlier_types(column.internal_name) if column_count <= n.column_count]
+            result.append(earlier[-1] if earlier else column.type)
+        return tuple(result)
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The schema of stored rows, inside."""
+        """The Arrow schema of stored rows, with internal types."""
         return pa.schema([pa.field(c.name, types.arrow(c.type)) for c in self.stored_columns])
 
     @cached_property
     def external_schema(self) -> pa.Schema:
-        """The schema of visible rows as a user reads them."""
+        """The Arrow schema of visible rows, with external types."""
         return pa.schema([pa.field(c.name, types.external_type(c.type), c.nullable) for c in self.columns])
 
     @cached_property
     def weight_column(self) -> str:
-        """The name of the weight in changes of this table as users see them: `_w` unless a column is called so."""
+        """The name of the weight in changes of this table for users: `_w`, unless a column has that name."""
         return unused_name("_w", (c.name for c in self.columns))
 
     @cached_property
     def initial_by_column(self) -> Mapping[str, str]:
-        """By column name: the value of rows that were written before the column was added, where it is not NULL."""
+        """By column name: the value of rows written before the column was added, where it is not NULL."""
         values = dict(self.initial_values)
         return {c.name: values[c.internal_name] for c in self.columns if c.internal_name in values}
 
     @cached_property
     def by_name(self) -> Mapping[str, Column]:
-        """Columns by lower-case name: identifiers are case-insensitive."""
+        """Columns by lower-case name; identifiers are case-insensitive."""
         return {c.name.lower(): c for c in self.stored_columns}
 
     @cached_property
@@ -324,7 +327,8 @@ class Table:
             dropped_columns=tuple((at, column_from_json(c)) for at, *c in data.get("gone", ())),
             initial_values=tuple((name, value) for name, value in data.get("initial", ())),
             narrower_types=tuple(
-                NarrowerType(a, b, types.parse_type(t), places) for a, b, t, places in data.get("narrower", ())
+                NarrowerType(a, b, types.parse_type(t), column_count)
+                for a, b, t, column_count in data.get("narrower", ())
             ),
             family=data.get("family", 0),
             key_prefix=bytes.fromhex(data.get("prefix", "")),
@@ -332,7 +336,7 @@ class Table:
 
 
 def column_from_json(data: Sequence[Any]) -> Column:
-    """A column as it was stored: its type is a text there."""
+    """Return a column from its stored form, in which the type is a text."""
     name, type_, *rest = data
     return Column(name, types.parse_type(type_), *rest)
 

@@ -1,11 +1,11 @@
-"""Threads that take work, also while the interpreter ends.
+"""A thread pool that accepts work even while the interpreter ends.
 
-    the main thread has ended   Python's pools take no work from now on; threads that are no daemons go on to their end
-    atexit                      what programs do last, maybe a last batch; then what we have in the background ends, too
-    the rest                    a daemon that still runs is ended where it next asks for Python's lock
+    the main thread has ended   Python's pools accept no more work; threads that are not daemons run to their end
+    atexit                      final work of the program, such as a last batch; then background threads are stopped
+    after that                  a daemon thread that still runs is ended when it next requests the GIL
 
-The last is why nothing of ours may run until then: within DuckDB or Arrow, which are C++, to be ended is to abort the
-process. And in the first two a batch needs no other threads than the one that makes it.
+So no thread of Viewkeeper may run after atexit: ending a thread inside DuckDB or Arrow, which are C++, aborts the
+process. In the first two phases a batch needs no thread but the one that runs it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 _ending = threading.Event()
 
-# What is registered last is called first: before Python's pools are told to end.
+# The callback that is registered last is called first: before Python shuts its pools down.
 getattr(threading, "_register_atexit", atexit.register)(_ending.set)
 
 
 class ThreadPool(ThreadPoolExecutor):
-    """A pool; when the interpreter ends, who gives it work does it at once."""
+    """A pool whose `submit` runs the work in the caller's thread when the interpreter ends."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         if not _ending.is_set():
@@ -37,9 +37,9 @@ class ThreadPool(ThreadPoolExecutor):
 
 
 def _run_now(fn: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
-    found: Future[T] = Future()
+    future: Future[T] = Future()
     try:
-        found.set_result(fn(*args, **kwargs))
+        future.set_result(fn(*args, **kwargs))
     except BaseException as error:
-        found.set_exception(error)
-    return found
+        future.set_exception(error)
+    return future

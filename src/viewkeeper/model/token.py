@@ -1,6 +1,6 @@
-"""A token: the position of a write or of a state that was read, as a short text that can travel.
+"""A token: the position of a write, or of a state that was read, as a short text.
 
-`vk1:<database uuid>:<position>`. Merging takes the later one; a token of another database is an error.
+`vk1:<database uuid>:<position>`. Merging takes the later token; a token of another database is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from viewkeeper.errors import BadToken
 
 @dataclass(frozen=True, order=True)
 class Token:
-    """What `put` and `delete` return. `atomic` says whether all rows of the call became visible together."""
+    """The position of a write, returned by `put`, `delete`. `atomic` says whether all rows became visible at once."""
 
     database: str
     position: int
@@ -22,7 +22,7 @@ class Token:
         return f"vk1:{self.database}:{self.position}"
 
     def merge(self, *others: Token) -> Token:
-        """The latest of these tokens."""
+        """Return the latest of these tokens."""
         for other in others:
             if other.database != self.database:
                 raise BadToken(f"Token {other} belongs to another database than {self}.")

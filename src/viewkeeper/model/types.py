@@ -1,6 +1,6 @@
-"""Column types, as values. Spark SQL's names are ours; each has one Arrow and one DuckDB form.
+"""Column types as values, with Spark SQL's names. Each type has one Arrow and one DuckDB form.
 
-    Spark              Arrow (inside)     Arrow (outside)          DuckDB
+    Spark              Arrow (internal)   Arrow (external)         DuckDB
     boolean            bool               same                     BOOLEAN
     tinyint … bigint   int8 … int64       same                     TINYINT … BIGINT
     float, double      float32, float64   same                     FLOAT, DOUBLE
@@ -10,13 +10,13 @@
     timestamp          timestamp[us]      timestamp[us, tz=UTC]    TIMESTAMP
     timestamp_ntz      timestamp[us]      timestamp[us]            TIMESTAMP
 
-Inside, a timestamp is a plain count of microseconds in UTC: the session's time zone is pinned to UTC, so both kinds
-compute alike, and the zone is put back where data leaves (`outside`).
+Internally a timestamp is a count of microseconds in UTC. The session's time zone is pinned to UTC, so both timestamp
+types compute alike; `external_type` restores the zone where data leaves the engine.
 
-Those are the types of columns. Expressions have others between: intervals, arrays, maps, structs, and what Spark alone
-knows. A type is a text only where it is stored, shown or said in a statement: `str(type)` writes it and `of` reads it
-again. Everyone else asks the value; whether NULL may occur is said beside it, by the column, the expression or the
-part that has the type.
+The table lists the types of columns. Expressions also have intermediate types: intervals, arrays, maps, structs, and
+types that only Spark knows. A type is a text only in stored data, in displays and in statements: `str(type)` writes the
+text and `parse_type` reads it. Nullability is not part of a type; the column, the expression or the nested field that
+has the type states it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from viewkeeper.errors import Unsupported
 
 
 class Kind(StrEnum):
-    """What a type is, whatever its digits and parts."""
+    """The kind of a type, without precision and nested fields."""
 
     BOOLEAN = "boolean"
     TINYINT = "tinyint"
@@ -61,7 +61,7 @@ class Kind(StrEnum):
 
 
 class Family(Enum):
-    """Kinds that are treated alike: what is converted, read and compared by one rule."""
+    """Kinds with the same rules for conversion, reading and comparison."""
 
     BOOLEAN = auto()
     INTEGER = auto()
@@ -103,7 +103,7 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class NestedField:
-    """What a nested type is made of: an array's element, a map's key and value, a struct's fields."""
+    """A component of a nested type: an array's element, a map's key or value, a struct's field."""
 
     name: str
     type: Type
@@ -119,21 +119,21 @@ class Type:
     scale: int = 0
     nested_fields: tuple[NestedField, ...] = ()
     keyword: str = ""
-    """Spark's name, where the rest does not say it: an interval's units, a type that has no kind here."""
+    """Spark's name, where the other fields do not determine it: an interval's units, a type without a kind here."""
     _hash: int = field(init=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        said = (self.kind, self.precision, self.scale, self.nested_fields, self.keyword)
-        object.__setattr__(self, "_hash", hash(said))  # expressions are looked up by what they are, types and all
+        identity = (self.kind, self.precision, self.scale, self.nested_fields, self.keyword)
+        object.__setattr__(self, "_hash", hash(identity))  # computed once: expressions are looked up by value
 
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> Any:  # a hash is its process's own
+    def __reduce__(self) -> Any:  # a hash is valid in one process only
         return parse_type, (str(self),)
 
     def __str__(self) -> str:
-        """Spark's name for it: what is stored and shown."""
+        """Return Spark's name of the type, which is stored and displayed."""
         if self.keyword:
             return self.keyword
         match self.kind:
@@ -150,7 +150,7 @@ class Type:
 
     @property
     def sql(self) -> str:
-        """As a statement writes it."""
+        """The type as a statement writes it."""
         return str(self).upper()
 
     @property
@@ -159,7 +159,7 @@ class Type:
 
     @property
     def element(self) -> Type:
-        """What an array holds."""
+        """The type of an array's elements."""
         return self.nested_fields[0].type
 
 
@@ -181,7 +181,7 @@ INTEGERS = (TINYINT, SMALLINT, INT, BIGINT)
 FLOATS = (FLOAT, DOUBLE)
 TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
 VARIABLE_WIDTH = (STRING, BINARY)
-"""Those of any length."""
+"""Types of variable width."""
 
 _SCALAR_FORMS: dict[Type, tuple[pa.DataType, str]] = {
     BOOLEAN: (pa.bool_(), "BOOLEAN"),
@@ -198,7 +198,7 @@ _SCALAR_FORMS: dict[Type, tuple[pa.DataType, str]] = {
     TIMESTAMP_NTZ: (pa.timestamp("us"), "TIMESTAMP"),
 }
 SCALAR_TYPES = tuple(_SCALAR_FORMS)
-"""The types of columns, decimals apart."""
+"""The types of columns, without decimals."""
 COLUMN_TYPE_NAMES = (*map(str, SCALAR_TYPES), "decimal(p,s)")
 
 _TYPES_BY_NAME = {str(t): t for t in (*SCALAR_TYPES, VOID)}
@@ -217,7 +217,8 @@ def array(element: Type) -> Type:
 
 @cache
 def parse_type(name: str) -> Type:
-    """The type that Spark calls so in its catalog. There is one for every name; `arrow` refuses what is no column's."""
+    """Return the type with this name in Spark's catalog. Every name has a type; `arrow` rejects types that a column
+    cannot have."""
     if name in _TYPES_BY_NAME:
         return _TYPES_BY_NAME[name]
     if match := _DECIMAL.fullmatch(name):
@@ -230,16 +231,16 @@ def parse_type(name: str) -> Type:
     texts = list(_split_nested_types(inner[:-1]))
     named = [text.partition(":") for text in texts]
     if kind == Kind.STRUCT:
-        found = Type(
+        result = Type(
             Kind.STRUCT, nested_fields=tuple(_parse_nested_field(name, text) for name, _, text in named if text)
         )
     else:
         names = ("element",) if kind == Kind.ARRAY else ("key", "value")
-        found = Type(
-            Kind(kind), nested_fields=tuple(_parse_nested_field(*one) for one in zip(names, texts, strict=False))
+        result = Type(
+            Kind(kind), nested_fields=tuple(_parse_nested_field(*pair) for pair in zip(names, texts, strict=False))
         )
-    # A field's name may have any character in it: then the kind and the whole text are what is known.
-    return found if str(found) == name else Type(Kind(kind), keyword=name)
+    # A field's name may contain any character; if the text does not round-trip, only the kind and the text are kept.
+    return result if str(result) == name else Type(Kind(kind), keyword=name)
 
 
 def _parse_nested_field(name: str, text: str) -> NestedField:
@@ -251,7 +252,7 @@ def _render_nested_field(nested_field: NestedField) -> str:
 
 
 def _split_nested_types(text: str) -> Iterator[str]:
-    """The parts of a nested type, split at the commas that are in none of them."""
+    """Split the parts of a nested type at top-level commas."""
     depth, start = 0, 0
     for at, character in enumerate(text):
         depth += (character in "<(") - (character in ">)")
@@ -264,7 +265,7 @@ def _split_nested_types(text: str) -> Iterator[str]:
 
 @cache
 def arrow(type_: Type) -> pa.DataType:
-    """The Arrow type in which a column is kept inside."""
+    """Return the internal Arrow type of a column."""
     if type_.kind is Kind.DECIMAL:
         return pa.decimal128(type_.precision, type_.scale)
     if type_ in _SCALAR_FORMS:
@@ -276,20 +277,20 @@ def arrow(type_: Type) -> pa.DataType:
 
 @cache
 def external_type(type_: Type) -> pa.DataType:
-    """The Arrow type a user sees: Spark's own mapping."""
+    """Return the Arrow type that a user sees, which is Spark's own mapping."""
     return pa.timestamp("us", "UTC") if type_ == TIMESTAMP else arrow(type_)
 
 
 @cache
 def sql_type_name(arrow_type: pa.DataType) -> str:
-    """The name of an Arrow type of a query's answer, as a table's columns are written; Arrow's own for others."""
+    """Return the type name of a query result's column: the column type with this Arrow form, else Arrow's name."""
     if pa.types.is_decimal(arrow_type):
         return str(decimal(arrow_type.precision, arrow_type.scale))
     return next((str(type_) for type_ in SCALAR_TYPES if external_type(type_) == arrow_type), str(arrow_type))
 
 
 def duckdb(type_: Type) -> str:
-    """The DuckDB type that computes with a column of this type."""
+    """Return the DuckDB type of a column of this type."""
     if type_.kind is Kind.DECIMAL:
         return f"DECIMAL({type_.precision},{type_.scale})"
     arrow(type_)
@@ -297,17 +298,17 @@ def duckdb(type_: Type) -> str:
 
 
 def decimal_digits(type_: Type) -> tuple[int, int] | None:
-    """(precision, scale) of a decimal type, None for any other."""
+    """Return (precision, scale) of a decimal type, None for any other type."""
     return (type_.precision, type_.scale) if type_.kind is Kind.DECIMAL else None
 
 
 def is_widening(narrow: Type, type_: Type) -> bool:
-    """Whether every value of a type is a value of another, and stays the same there."""
+    """Return whether every value of `narrow` is, unchanged, a value of `type_`."""
     if narrow in INTEGERS and type_ in INTEGERS:
         return INTEGERS.index(narrow) < INTEGERS.index(type_)
     if narrow.kind is type_.kind is Kind.DECIMAL:
-        more = type_.precision - type_.scale >= narrow.precision - narrow.scale and type_.scale >= narrow.scale
-        return more and type_ != narrow
+        at_least = type_.precision - type_.scale >= narrow.precision - narrow.scale and type_.scale >= narrow.scale
+        return at_least and type_ != narrow
     return (narrow, type_) in ((FLOAT, DOUBLE), (DATE, TIMESTAMP), (DATE, TIMESTAMP_NTZ))
 
 
@@ -324,5 +325,5 @@ def is_interval(type_: Type) -> bool:
 
 
 def bit_width(type_: Type) -> int:
-    """The width of an integer type."""
+    """Return the width of an integer type in bits."""
     return int(arrow(type_).bit_width)

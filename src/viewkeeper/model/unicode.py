@@ -1,4 +1,4 @@
-"""Strings and binaries of many rows as they lie in their bytes (`codec`), as Arrow arrays."""
+"""Strings and binaries of encoded rows (`rows`) as Arrow arrays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Array = np.ndarray[Any, Any]
 
 
 class VariableColumns:
-    """The variable sections of many rows, seen as one binary array.
+    """The variable sections of encoded rows, viewed as one binary array.
 
-    Its elements are, row by row, the fixed section and then each variable column: k + 1 a row, without a gap. A
-    column is every (k + 1)-th element, which Arrow's `take` copies out.
+    Its elements are, row by row, the fixed section and then each variable column: k + 1 elements a row, without gaps. A
+    column is every (k + 1)-th element, which Arrow's `take` copies.
     """
 
     def __init__(self, variable: Sequence[bool], width: int, data: Array, starts: Array, fixed: Array) -> None:
@@ -26,20 +26,20 @@ class VariableColumns:
         self.elements: pa.BinaryArray | None = None
 
     def decode_column(self, at: int, arrow: pa.DataType, valid: Any) -> pa.Array:
-        rows, each = len(self.fixed), len(self.columns) + 1
+        rows, per_row = len(self.fixed), len(self.columns) + 1
         if self.elements is None:
-            offsets = np.empty(rows * each + 1, np.int32)
+            offsets = np.empty(rows * per_row + 1, np.int32)
             offsets[0] = self.starts[0]
-            ends = offsets[1:].reshape(rows, each)
+            ends = offsets[1:].reshape(rows, per_row)
             body = self.starts[:-1] + np.int32(self.width)
             ends[:, 0] = body
-            for place, column in enumerate(self.columns, 1):
-                # An end beyond 2³¹, of a damaged row, becomes negative, and is refused below.
-                np.add(body, self.fixed[f"c{column}"].view(np.int32), out=ends[:, place])
-            if not (ends[:, -1] == self.starts[1:]).all() or (each > 2 and (offsets[1:] < offsets[:-1]).any()):
+            for index, column in enumerate(self.columns, 1):
+                # An end beyond 2³¹, in a damaged row, becomes negative and is rejected below.
+                np.add(body, self.fixed[f"c{column}"].view(np.int32), out=ends[:, index])
+            if not (ends[:, -1] == self.starts[1:]).all() or (per_row > 2 and (offsets[1:] < offsets[:-1]).any()):
                 raise CorruptState("A row's strings do not end where the row ends.")
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-            self.elements = pa.Array.from_buffers(pa.binary(), rows * each, buffers)
+            self.elements = pa.Array.from_buffers(pa.binary(), rows * per_row, buffers)
         first = self.columns.index(at) + 1
-        taken = self.elements.take(pa.array(np.arange(first, rows * each, each)))
-        return pa.Array.from_buffers(arrow, rows, [valid, *taken.buffers()[1:]])
+        values = self.elements.take(pa.array(np.arange(first, rows * per_row, per_row)))
+        return pa.Array.from_buffers(arrow, rows, [valid, *values.buffers()[1:]])

@@ -1,1 +1,1 @@
-"""2. Operators: deltas in, deltas out, over arrangements. Arrow and numpy; no Spark in here."""
+"""Operators: deltas in, deltas out, over arrangements. They compute with Arrow, numpy and DuckDB, without Spark."""

@@ -1,11 +1,11 @@
-"""Pieces and ranges: how an operator does its work without holding all of it at once.
+"""Chunked execution: run an operator's step within the memory budget, piece by piece or hash range by hash range.
 
-    linear     lookup, bulk join         each piece of the output leaves before the next is made
-    by hash    aggregate, recompute, …   one step if little arrived; else one for each range of hashes: a group or key
-                                         is whole in its range, and the runs of the ranges follow each other
+    linear     lookup, bulk join         each piece of the output is passed on before the next is computed
+    by hash    aggregate, recompute, …   one step for a small input, else one step for each range of hashes; all rows
+                                         of a group or key are in one range, and the runs of the ranges are concatenated
 
-So an output need never exist as a whole, and a step's temporaries are those of one range. What cannot be divided is the
-rows of one hash.
+No output has to be in memory as a whole, and the temporary tables of a step are those of one range. The rows of one
+hash cannot be divided.
 """
 
 from __future__ import annotations
@@ -21,96 +21,103 @@ from viewkeeper.resources.memory import table_bytes
 from viewkeeper.state.run import Arrangement, Run, arrange, concat_ordered_runs, distinct_hashes, hashes_of
 
 StepFunction = Callable[[list[pa.Table | None]], tuple[pa.Table, list[pa.Table]]]
-"""From what arrived at the ports to the output, and what to add to each slot."""
+"""Computes, from the deltas of the ports, the output delta and the delta to add to each state slot."""
 
 _MAX_RANGE_BITS = 12
-"""Bits of the hash by which ranges are told apart: those above them are the same at all ports of an aggregate."""
+"""Top bits of the hash that tell ranges apart, at most. A group's rows agree in the top 16 bits at all ports of an
+aggregate (`value_hash_sql`), so a range has whole groups."""
 
 _PIECES_PER_STEP = 1
-"""Pieces that are one step's work: it sorts, groups and compares them, and has several copies of them at a time."""
+"""Pieces that one step processes. A step sorts, groups and compares its rows, so it holds several copies of them."""
 
 _EMPTY_RUN = Run(pa.schema([(HASH, pa.uint64())]).empty_table())
 
 
 def combine_deltas(tables: Sequence[pa.Table]) -> pa.Table | None:
-    """The sum of deltas in one chunk; None of none."""
+    """Return the sum of deltas in one chunk, or None if there are no deltas."""
     if not tables:
         return None
     return tables[0] if len(tables) == 1 else concat_deltas(tables).combine_chunks()
 
 
 def concat_deltas(tables: Sequence[pa.Table]) -> pa.Table:
-    """The sum of deltas as it is, nothing copied."""
+    """Return the sum of deltas without copying any column."""
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
 
 
 def arrange_input(context: ExecutionContext, operator: Operator, ports: Ports) -> Iterator[pa.Table]:
-    """What arrived is kept, and nothing is passed on."""
+    """Add the input to the operator's state; the operator has no output."""
     if not ports[0]:
         return iter(())
-    aside = context.memory.spill
+    spill = context.memory.spill
     if sum(map(table_bytes, ports[0])) <= context.memory.buffer_bytes:
         context.emit_runs(operator, [arrange(combine_deltas(ports[0]))])
     else:
         runs = [
-            Run(aside(arrange(part[0]).rows)) for part in split_by_hash_range(context, ports) if part[0] is not None
+            Run(spill(arrange(part[0]).rows)) for part in split_by_hash_range(context, ports) if part[0] is not None
         ]
-        context.emit_runs(operator, [concat_ordered_runs(runs, aside)])
+        context.emit_runs(operator, [concat_ordered_runs(runs, spill)])
     return iter(())
 
 
 def run_step_by_ranges(
     context: ExecutionContext, operator: Operator, ports: Ports, step: StepFunction, read_bytes: int = 0
 ) -> Iterator[pa.Table]:
-    """The outputs of a step for each range, and the runs of all of them to its slots. `size`: bytes that it reads."""
-    grown: list[list[Run]] = [[] for _ in slot_names(operator)]
-    aside, held = context.memory.spill, 0
-    for part in split_by_hash_range(context, ports, read_bytes):
-        if all(rows is None for rows in part):
+    """Run a step for each range of hashes: yield the outputs, and emit the concatenated runs of each slot.
+
+    `read_bytes`: bytes of state that the step reads beside its input.
+    """
+    slot_runs: list[list[Run]] = [[] for _ in slot_names(operator)]
+    spill, bytes_in_memory = context.memory.spill, 0
+    for deltas in split_by_hash_range(context, ports, read_bytes):
+        if all(rows is None for rows in deltas):
             continue
-        output, added = step(part)
-        for runs, delta in zip(grown, added, strict=True):
+        output, added = step(deltas)
+        for runs, delta in zip(slot_runs, added, strict=True):
             if delta.num_rows:
                 run = arrange(delta)
                 read_bytes = table_bytes(run.rows)
-                if (
-                    held + read_bytes > context.memory.growth_bytes
-                ):  # each range's may be small, and all of them are not
-                    run = Run(aside(run.rows))
+                # The run of each range may be small while their sum is not.
+                if bytes_in_memory + read_bytes > context.memory.growth_bytes:
+                    run = Run(spill(run.rows))
                 else:
-                    held += read_bytes
+                    bytes_in_memory += read_bytes
                 runs.append(run)
         yield output
     context.emit_runs(
         operator,
-        [runs[0] if len(runs) == 1 else concat_ordered_runs(runs, aside) if runs else _EMPTY_RUN for runs in grown],
+        [runs[0] if len(runs) == 1 else concat_ordered_runs(runs, spill) if runs else _EMPTY_RUN for runs in slot_runs],
     )
 
 
 def estimate_read_bytes(
     context: ExecutionContext, states: Sequence[Arrangement], ports: Ports, *, is_single_row: bool = False
 ) -> int:
-    """Bytes of the rows that are read for what arrived, if that can be much. Where a run has hardly more
-    than a `single` row of a hash, as sums have, and little arrived, nothing is sought."""
-    much = _PIECES_PER_STEP * context.memory.piece_bytes
-    if sum(state.num_bytes for state in states) <= much:
+    """Estimate the bytes of state rows that a step reads for its input; 0 where they are surely few.
+
+    The runs are searched only if the whole state is large. `is_single_row`: the state has about one row for each hash,
+    as sums have; then the number of input rows bounds the bytes, and a small input needs no search.
+    """
+    limit = _PIECES_PER_STEP * context.memory.piece_bytes
+    if sum(state.num_bytes for state in states) <= limit:
         return 0
     if is_single_row:
-        arrived = sum(table.num_rows for tables in ports for table in tables)
-        if arrived * sum(run.num_bytes / max(1, run.num_rows) for state in states for run in state.runs) <= much:
+        input_rows = sum(table.num_rows for tables in ports for table in tables)
+        if input_rows * sum(run.num_bytes / max(1, run.num_rows) for state in states for run in state.runs) <= limit:
             return 0
     hashes = distinct_hashes(*(table for tables in ports for table in tables))
-    found = 0.0
+    byte_count = 0.0
     for run in (run for state in states for run in state.runs):
         if run.may_contain(hashes):
-            found += run.count_rows(hashes) * run.num_bytes / max(1, run.num_rows)
-    return int(found)
+            byte_count += run.count_rows(hashes) * run.num_bytes / max(1, run.num_rows)
+    return int(byte_count)
 
 
 def split_by_hash_range(
     context: ExecutionContext, ports: Ports, read_bytes: int = 0
 ) -> Iterator[list[pa.Table | None]]:
-    """What arrived at the ports, by ascending ranges of the hash if it is much, or needs so many bytes beside it."""
+    """Yield the deltas of the ports by ascending ranges of the hash; one range if the input and the `read_bytes` of
+    state that the step reads are small."""
     read_bytes += sum(table_bytes(table) for tables in ports for table in tables)
     bits = min(_MAX_RANGE_BITS, (read_bytes // (_PIECES_PER_STEP * context.memory.piece_bytes)).bit_length())
     if not bits:
@@ -118,10 +125,10 @@ def split_by_hash_range(
         return
     shift = np.uint64(64 - bits)
     batches = [concat_deltas(tables).to_batches() if tables else [] for tables in ports]
-    tops = [[(hashes_of(pa.table(batch)) >> shift).astype(np.uint16) for batch in port] for port in batches]
-    for top in range(1 << bits):
-        part = []
-        for port, codes in zip(batches, tops, strict=True):
-            chosen = [(b, np.flatnonzero(c == top)) for b, c in zip(port, codes, strict=True)]
-            part.append(combine_deltas([pa.table(b.take(pa.array(rows))) for b, rows in chosen if len(rows)]))
-        yield part
+    range_indexes = [[(hashes_of(pa.table(batch)) >> shift).astype(np.uint16) for batch in port] for port in batches]
+    for range_index in range(1 << bits):
+        deltas = []
+        for port, codes in zip(batches, range_indexes, strict=True):
+            chosen = [(b, np.flatnonzero(c == range_index)) for b, c in zip(port, codes, strict=True)]
+            deltas.append(combine_deltas([pa.table(b.take(pa.array(rows))) for b, rows in chosen if len(rows)]))
+        yield deltas

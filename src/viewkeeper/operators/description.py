@@ -1,7 +1,7 @@
-"""How operators tell of themselves, in EXPLAIN and in pictures: what they are told first, and what they say.
+"""Operator descriptions for EXPLAIN and plan diagrams, and the context that operators need to describe themselves.
 
-Inside the plan columns have positions for names. In EXPLAIN they are shown so; in a picture each is traced back to what
-it was made from (`o_orderdate`, `year(o_orderdate)`).
+Inside a plan, the columns of an operator are named by position. EXPLAIN shows these names; a diagram traces each column
+back to the expression over table columns that it is computed from (`o_orderdate`, `year(o_orderdate)`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from viewkeeper.operators.operator import Operator
 from viewkeeper.operators.segment import Segment
 
 FanOut = Mapping[str, float]
-"""Rows that one probe finds, by the arrangement's id, as far as they are known."""
+"""Rows that one probe finds, by the id of the arrangement; arrangements without statistics are missing."""
 
 
 class DataflowGraph(Protocol):
-    """The operators of all views, and what they use of the tables."""
+    """The operators of all views, and which table columns they use."""
 
     @property
     def operators(self) -> Mapping[str, Operator]: ...
@@ -38,7 +38,7 @@ class DataflowGraph(Protocol):
 
 @dataclass(frozen=True)
 class OperatorDescription:
-    """What stands in an operator's box. `reads` is the number of the state that it reads."""
+    """The text of an operator's box in a plan diagram. `reads` is the number of the state that the operator reads."""
 
     title: str
     lines: tuple[str, ...] = ()
@@ -49,28 +49,29 @@ class OperatorDescription:
 
 @dataclass(frozen=True)
 class ExplainContext:
-    """`numbers` of the operators that are shown, by id; `names` of tables and views."""
+    """Names, sizes and numbering that descriptions need: `numbers` of the shown operators by id, `names` of tables and
+    views."""
 
     dataflow: DataflowGraph
     numbers: Mapping[str, int]
     names: Mapping[int, str]
     fan_out: FanOut = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Rows and bytes of arrangements, by their names in the manifest."""
+    """Rows and bytes of arrangements, by their state slot names in the manifest."""
     member_counts: Mapping[str, int] = field(default_factory=dict)
-    """How many members a family has, by the operators that make their rows."""
+    """The number of members of a family, by the id of the operator that computes their rows."""
     _column_texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     def describe_expr(self, source: str, expr: Expr) -> str:
-        """An expression over an operator's columns, in the words of the tables."""
+        """Return an expression over an operator's columns as text over table columns."""
         return expr_text(_rename_columns(expr, self.column_texts(source)))
 
     def describe_output(self, segment: Segment, name: str) -> str:
-        """What a segment gives under a name."""
+        """Return the text of the expression that a segment outputs under a name."""
         return next((self.describe_expr(segment.source, n.expr) for n in segment.exprs if n.name == name), name)
 
     def column_texts(self, operator_id: str) -> Mapping[str, str]:
-        """What the columns of an operator are made of, in the words of the tables."""
+        """Return, for each column of an operator, its expression as text over table columns."""
         if operator_id not in self._column_texts:
             self._column_texts[operator_id] = self.dataflow.operators[operator_id].column_texts(self.describe_expr)
         return self._column_texts[operator_id]

@@ -1,11 +1,11 @@
-"""Segments: the linear statements between operators, and the hashes by which rows are distributed and arranged.
+"""Segments: the linear statements between operators, and the hashes by which rows are partitioned and arranged.
 
-A hash says only where a row belongs. Where a threshold is compared with a column (`thresholds`), its place is a number
-that grows with the value instead, so that the rows between two values lie together:
+A hash only says where a row belongs. For range lookups (`kinds.lookup`) a row's hash is instead a number that grows
+with the column's value, so that the rows between two values are adjacent:
 
-    place(v) = c ± log₂(1 + |v|), rounded to 2⁻⁴⁰         for NaN, which is the greatest, and for ±∞ there is room above
+    order hash(v) = c ± log₂(1 + |v|), rounded to 2⁻⁴⁰      with room above for ±∞, and for NaN, which is the greatest
 
-It need not tell values apart: whoever looks up compares the values afterwards.
+Different values may have the same order hash; the consumer of a lookup compares the values afterwards.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from viewkeeper.model.types import Family
 from viewkeeper.state.key_hash import hash_sql
 
 OMITTED_IF_EMPTY = "later"
-"""Marks, in its metadata, a field that was added when state had been stored under names without it."""
+"""Metadata key of a field that was added when state had already been stored under ids without it."""
 
 _FRACTION_BITS, _INFINITY_EXPONENT = 40, 1025
 _ORDER_HASH_OFFSET = (1 << 62) + (1 << 57)
-"""All places share their top bits: the rows of an ordered arrangement belong to one task."""
+"""All order hashes share their top bits, so the rows of an ordered arrangement belong to one task."""
 
 ORDERED_TYPE_FAMILIES = (Family.INTEGER, Family.FLOAT, Family.DECIMAL, Family.DATE, Family.TIME)
-"""How the names of types begin whose values have a place."""
+"""The families of types whose values have an order hash."""
 
 
 @dataclass(frozen=True)
 class Segment:
     """`SELECT exprs, ¤w, hash(key) AS ¤h FROM source WHERE where`. `key` None: no hash is needed.
 
-    `gather`: all rows go to one place whatever their key, which then only spreads them there. `sign` −1: the rows
-    are subtracted. `times`: expressions by which the weight is multiplied (INTERSECT ALL and EXCEPT ALL repeat rows).
+    `gather`: all rows go to one task whatever their key; the lower hash bits still spread them within it. `sign` −1:
+    the rows are subtracted. `times`: expressions by which the weight is multiplied (INTERSECT ALL and EXCEPT ALL repeat
+    rows).
     """
 
     source: str
@@ -52,7 +53,7 @@ class Segment:
     sign: int = 1
     times: tuple[Expr, ...] = ()
     ordered: bool = field(default=False, metadata={OMITTED_IF_EMPTY: True})
-    """Whether the rows are placed by the value of the key's one column, not by its hash."""
+    """Whether `¤h` is the order hash of the key's one column."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -62,7 +63,7 @@ class Segment:
     def sql(self) -> str:
         outer = [quoted(n.name) for n in self.exprs] + [WEIGHT]
         if self.key is not None:
-            # Rows are distributed by the top bits of the hash: without them, all go to the first place.
+            # Rows are partitioned by the top bits of the hash: without them, all rows go to the first task.
             hashed = f"({hash_sql(self.key)} >> 16)" if self.gather else hash_sql(self.key)
             outer.append(f"{order_sql(self._key_column) if self.ordered else hashed} AS {HASH}")
         factors = [WEIGHT, *(f"CAST({render(t)} AS BIGINT)" for t in self.times)]
@@ -80,29 +81,30 @@ class Segment:
 
     @cached_property
     def is_vectorised(self) -> bool:
-        """Whether it takes no statement: columns, picked or worked out as Arrow does, of rows that it can tell. Those
-        of `products` take one if their values are great."""
+        """Whether the segment runs without a statement: its conditions and columns are evaluated by Arrow and numpy. A
+        column of `product_columns` still needs a statement if its values are large."""
         if self.vector_conditions is None or self.sign < 0 or self.times or self.ordered:
             return False
         return all(n.name in self.product_columns or is_vectorised(n.expr) for n in self.exprs)
 
     @cached_property
     def product_columns(self) -> frozenset[str]:
-        """Columns that Arrow does not work out, and words do."""
+        """Columns that Arrow does not compute, but products of 64-bit words do."""
         return frozenset(n.name for n in self.exprs if not is_vectorised(n.expr) and is_word_product(n.expr))
 
     @cached_property
     def vector_conditions(self) -> tuple[VectorPredicate, ...] | None:
-        """The conditions, if none of them takes a statement: none can fail then, so their order does not matter."""
+        """The vectorised conditions; None if one of them needs a statement. None of them can fail, so their order does
+        not matter."""
         return compile_predicates(self.where)
 
     def used_columns(self) -> frozenset[str]:
-        """The columns it reads of its source."""
+        """Return the columns that it reads of its source."""
         return frozenset().union(*(e.columns() for e in [*self.where, *self.times, *(n.expr for n in self.exprs)]))
 
 
 def where_sql(conjuncts: tuple[Expr, ...]) -> str:
-    """A filter; the conjuncts keep their order, so a guard in front of a division guards it."""
+    """Return the conjunction as SQL. The conjuncts keep their order, so a guard before a division protects it."""
     condition = conjuncts[0]
     for conjunct in conjuncts[1:]:
         condition = Expr("And", types.BOOLEAN, (condition, conjunct))
@@ -110,9 +112,10 @@ def where_sql(conjuncts: tuple[Expr, ...]) -> str:
 
 
 def order_sql(column: Column) -> str:
-    """The place of a row by a column's value; NULL, which meets nothing, is in the middle."""
+    """Return the SQL of the order hash of a column. NULL, which no comparison holds for, is in the middle."""
     text = quoted(column.name)
     number = f"epoch({text})" if column.type in (types.DATE, *types.TIMES) else f"CAST({text} AS DOUBLE)"
     size = f"least(log2(1 + abs({number})), {_INFINITY_EXPONENT})"
     signed = f"CASE WHEN isnan({number}) THEN {_INFINITY_EXPONENT + 1} WHEN {number} < 0 THEN -{size} ELSE {size} END"
-    return f"CAST({_ORDER_HASH_OFFSET} + coalesce(CAST(round({1 << _FRACTION_BITS} * ({signed})) AS BIGINT), 0) AS UBIGINT)"
+    rounded = f"CAST(round({1 << _FRACTION_BITS} * ({signed})) AS BIGINT)"
+    return f"CAST({_ORDER_HASH_OFFSET} + coalesce({rounded}, 0) AS UBIGINT)"

@@ -1,6 +1,6 @@
-"""Rows through a segment: its conditions, its columns, and the hash of its key.
+"""Run a segment over rows: its conditions, its columns, and the hash of its key.
 
-Without a statement where Arrow and numpy tell the same (`comparing`, `choosing`, `products`, `hashing`).
+A segment is evaluated by Arrow and numpy where they give DuckDB's results, and by a prepared statement otherwise.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ _GATHER_SHIFT = np.uint64(16)
 
 
 def run_segment(statements: PreparedStatements, segment: Segment, rows: pa.Table) -> pa.Table:
-    """What the segment makes of the rows."""
-    found = run_segment_vectorised(statements, segment, rows)
-    return statements.run(segment.sql, input=rows) if found is None else found
+    """Return the segment's output for these rows."""
+    output = run_segment_vectorised(statements, segment, rows)
+    return statements.run(segment.sql, input=rows) if output is None else output
 
 
 def run_segment_vectorised(statements: PreparedStatements, segment: Segment, rows: pa.Table) -> pa.Table | None:
-    """The same if it takes no statement; None if DuckDB is needed."""
+    """Return the segment's output without a statement; None if DuckDB is needed."""
     if not segment.is_vectorised:
         return None
     if segment.vector_conditions:
-        met = evaluate_all(segment.vector_conditions, rows)
-        if not met.all():
-            rows = rows.select([*sorted(segment.used_columns()), WEIGHT]).filter(pa.array(met))
-    if any(
-        map(has_high_cardinality, _string_key_columns(segment, rows))
-    ):  # asked before anything is worked out: the hash takes a statement
+        passes = evaluate_all(segment.vector_conditions, rows)
+        if not passes.all():
+            rows = rows.select([*sorted(segment.used_columns()), WEIGHT]).filter(pa.array(passes))
+    # Checked before any column is computed, because the hash of such a key needs a statement.
+    if any(map(has_high_cardinality, _string_key_columns(segment, rows))):
         return None
     columns = {n.name: _evaluate_column(segment, n, rows) for n in segment.exprs}
     if any(column is None for column in columns.values()):
@@ -50,14 +49,14 @@ def run_segment_vectorised(statements: PreparedStatements, segment: Segment, row
     delta = pa.table({**columns, WEIGHT: rows.column(WEIGHT)})
     if segment.key is None:
         return delta
-    found = hash_keys_vectorised(delta, segment.key, statements)
-    if found is None:
+    hashes = hash_keys_vectorised(delta, segment.key, statements)
+    if hashes is None:
         return None
-    return delta.append_column(HASH, pa.array(found >> _GATHER_SHIFT if segment.gather else found))
+    return delta.append_column(HASH, pa.array(hashes >> _GATHER_SHIFT if segment.gather else hashes))
 
 
 def _string_key_columns(segment: Segment, rows: pa.Table) -> Iterator[pa.Array]:
-    """The key's columns that are strings."""
+    """Yield the key's columns that are plain string columns."""
     for named in segment.exprs:
         if named.expr.type == types.STRING and named.expr.op == "column" and named.name in (segment.key or ()):
             yield one_chunk(rows.column(str(named.expr.value)))

@@ -1,1 +1,1 @@
-"""3. Plans: SQL to Catalyst to our nodes to a dataflow of keyed operators, cut into distribution rounds."""
+"""Planning: SQL → Catalyst's optimised plan → logical plan → dataflow of keyed operators, cut into rounds."""

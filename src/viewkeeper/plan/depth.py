@@ -1,8 +1,9 @@
-"""Work along the nesting of a query, which goes as deep into the stack as joins, subqueries and views nest.
+"""Run recursive plan work at any nesting depth of a query.
 
-How deep that may be must not depend on the caller: a view that a script defines is compiled again by a server, in whose
-stack there are other calls already. Where the caller's stack does not do, the work is done in a thread, whose stack is
-empty. So what was compiled once can always be compiled again, and what cannot is refused when it is defined.
+The recursion depth grows with the nesting of joins, subqueries and views. Whether a query can be planned must not
+depend on the stack of the caller: a view that a script defines is compiled again by a server, whose stack already holds
+other calls. If the caller's stack is too small, the work runs in a thread with an empty stack. A query that was
+compiled once can therefore always be compiled again, and a query that is too deep is refused when the view is defined.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ T = TypeVar("T")
 
 
 def to_any_depth(work: Callable[[], T]) -> T:
-    """What `work` gives; it may be begun a second time. Raises Unsupported if it is too deep for a whole stack."""
+    """Return the result of `work`, which may be started a second time.
+
+    Raises Unsupported if the recursion is too deep even for an empty stack.
+    """
     try:
         try:
             return work()
@@ -32,15 +36,15 @@ def to_any_depth(work: Callable[[], T]) -> T:
 
 
 def _in_own_stack(work: Callable[[], T]) -> T:
-    found: Future[T] = Future()
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            found.set_result(work())
-        except BaseException as error:  # the caller has it, whatever it is
-            found.set_exception(error)
+            future.set_result(work())
+        except BaseException as error:  # future.result() raises it in the caller's thread
+            future.set_exception(error)
 
     thread = threading.Thread(target=run, name="viewkeeper-depth")
     thread.start()
     thread.join()
-    return found.result()
+    return future.result()

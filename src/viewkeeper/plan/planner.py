@@ -1,7 +1,8 @@
-"""From a query to a view: its table, its key, and the plan that the catalog keeps.
+"""Turn a query into a view: its table, its key, and the plan that the catalog stores.
 
 The key is the GROUP BY columns, or the key that the plan proves unique, or the whole row with its multiplicity (a bag).
-`KEY (cols)` and ORDER BY come first in it and are extended by the proven key unless they contain one.
+The columns of `KEY (cols)` and ORDER BY come first in the key. They are extended by the proven key unless they contain
+one.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ def plan_view(
     options: Mapping[str, str],
     dry_run: Callable[[Iterable[Operator]], None] = lambda _: None,
 ) -> tuple[Table, ViewPlan]:
-    """The view's table and plan; raises Unsupported for what cannot be maintained. `tables`: base and view tables.
+    """Return the view's table and plan; raise Unsupported if the view cannot be maintained.
 
-    `attempt` is given the view's operators: it raises Unsupported for what cannot be run.
+    `tables` holds base and view tables. `dry_run` is called with the view's operators and raises Unsupported for an
+    operator that cannot be run.
     """
     plan = ViewPlan(query, sizes)
     dry_run(compile_plan(table_id, plan, tables, views))
-    columns = tuple(Column(shown, c.type, c.nullable) for shown, c in query.output)
+    columns = tuple(Column(column_name, c.type, c.nullable) for column_name, c in query.output)
     parts, is_bag = _choose_key(query, key, tables)
     if options.get("store") == LAZY:
         plan = replace(plan, lazy_key=tuple(k.column for k in parts))
@@ -51,7 +53,10 @@ def plan_view(
 def compile_plan(
     table_id: int, plan: ViewPlan, tables: Mapping[int, Table], views: Mapping[int, ViewPlan]
 ) -> Iterable[Operator]:
-    """The operators of a view's plan, which raises Unsupported if it has none. `tables`: base and view tables."""
+    """Return the operators of a view's plan; raise Unsupported if the plan cannot be compiled.
+
+    `tables` holds base and view tables.
+    """
     base = {i: t.internal for i, t in tables.items() if not t.is_view}
 
     def work() -> Iterable[Operator]:
@@ -65,7 +70,7 @@ def compile_plan(
 def _choose_key(
     query: Query, requested_key: Sequence[str], tables: Mapping[int, Table]
 ) -> tuple[tuple[KeyPart, ...], bool]:
-    shown = {c.name: name for name, c in reversed(query.output)}
+    output_names = {c.name: name for name, c in reversed(query.output)}
     names = {name.lower(): name for name, _ in query.output}
     parts: list[KeyPart] = []
     if requested_key:
@@ -76,18 +81,20 @@ def _choose_key(
         if len({p.column for p in parts}) < len(parts):
             raise BadStatement("KEY names a column twice.")
     else:
-        parts = [_order_key_part(order, shown) for order in _root_order(query.root)]
+        parts = [_order_key_part(order, output_names) for order in _root_order(query.root)]
         parts = list({p.column: p for p in reversed(parts)}.values())[::-1]
-    proven = [[shown[c] for c in k] for k in unique_keys(query.root, tables) if all(c in shown for c in k)]
+    proven = [
+        [output_names[c] for c in k] for k in unique_keys(query.root, tables) if all(c in output_names for c in k)
+    ]
     chosen = {p.column for p in parts}
     if any(set(k) <= chosen for k in proven):
         return tuple(parts), False
-    rest = min(proven, key=len) if proven else [name for name, _ in query.output]
-    return (*parts, *(KeyPart(c) for c in rest if c not in chosen)), not proven
+    extension = min(proven, key=len) if proven else [name for name, _ in query.output]
+    return (*parts, *(KeyPart(c) for c in extension if c not in chosen)), not proven
 
 
 def _root_order(root: Node) -> tuple[Order, ...]:
-    """The ORDER BY at the top of a query, below a projection that only drops or renames columns."""
+    """Return the ORDER BY at the top of a query, below projections that only drop or rename columns."""
     names: dict[str, str] | None = None
     while isinstance(root, Project):
         step = {n.expr.value: n.name for n in root.exprs if n.expr.op == "column"}
@@ -98,9 +105,9 @@ def _root_order(root: Node) -> tuple[Order, ...]:
     if names is None:
         return root.order
     if isinstance(root.child, Project):
-        # ORDER BY t.x after SELECT t.x AS y: Spark sorts by a column of its own, which is y under another name.
-        shown = {n.expr: names[n.name] for n in root.child.exprs if n.name in names}
-        names = {n.name: shown[n.expr] for n in root.child.exprs if n.expr in shown} | names
+        # ORDER BY t.x after SELECT t.x AS y: Spark sorts by a column of its own, which equals y under another name.
+        expr_names = {n.expr: names[n.name] for n in root.child.exprs if n.name in names}
+        names = {n.name: expr_names[n.expr] for n in root.child.exprs if n.expr in expr_names} | names
     result = []
     for order in root.order:
         if order.expr.op != "column" or order.expr.value not in names:
@@ -121,12 +128,12 @@ def _order_key_part(order: Order, output_names: Mapping[str, str]) -> KeyPart:
     return KeyPart(output_names[order.expr.value], order.descending, order.nulls_last)
 
 
-# What an operator could not run is refused before there is a view: expressions that have no rule, types that it cannot
-# keep, and SQL that DuckDB cannot bind, which is tried over no rows.
+# The dry run refuses, before the view exists, what an operator could not run: expressions without a rule, types that
+# state cannot store, and SQL that DuckDB cannot bind (it is executed over no rows).
 
 
 def dry_run_operators(operators: Iterable[Operator]) -> None:
-    """Look at the columns of all operators, and run those whose SQL is not proven, each over no rows."""
+    """Check the columns and expressions of all operators; execute over no rows those whose SQL is not proven valid."""
     operators = list(operators)
     for operator in operators:
         _refuse_unstorable_types(operator)
@@ -134,28 +141,29 @@ def dry_run_operators(operators: Iterable[Operator]) -> None:
     used = (e for s in segments for e in (*s.where, *s.times, *(n.expr for n in s.exprs)) if e.args)
     for expr in dict.fromkeys(used):
         expressions.check(expr)
-    found = [o for o in operators if o.unproven_part is not None]
-    if not found:
+    unproven = [o for o in operators if o.unproven_part is not None]
+    if not unproven:
         return
-    with PreparedStatements(expressions.register_functions, threads=1) as duck:
-        for operator in found:
+    with PreparedStatements(expressions.register_functions, threads=1) as statements:
+        for operator in unproven:
             try:
-                operator.dry_run(duck)
+                operator.dry_run(statements)
             except duckdb.Error as error:
-                if expressions.translate_error(error) is None:  # a constant may raise, and is then an error of the rows
-                    said = str(error).split("\n")[0].split(": ", 1)[-1].rstrip(".")
+                # an evaluation error of a constant is an error of the rows, and no reason to refuse the query
+                if expressions.translate_error(error) is None:
+                    reason = str(error).split("\n")[0].split(": ", 1)[-1].rstrip(".")
                     raise Unsupported(
-                        f"The query has a part that cannot be computed ({operator.unproven_part}): {said}."
+                        f"The query has a part that cannot be computed ({operator.unproven_part}): {reason}."
                     ) from None
 
 
 def _refuse_unstorable_types(operator: Operator) -> None:
-    """Rows between operators, and rows that are kept, have columns of the types that a table has."""
+    """Refuse segment columns of types that no table can have: rows between operators and in state need table types."""
     for column in (c for segment in operator.segments() for c in segment.columns):
         try:
             types.arrow(column.type)
         except Unsupported as refused:
-            what = {"aggregate": "groups rows, or takes distinct ones, by", "sink": "returns"}
+            verbs = {"aggregate": "groups rows, or takes distinct ones, by", "sink": "returns"}
             raise Unsupported(
-                f"The query {what.get(operator.kind, 'keeps')} a value of type {column.type.sql}.", hint=refused.hint
+                f"The query {verbs.get(operator.kind, 'keeps')} a value of type {column.type.sql}.", hint=refused.hint
             ) from None

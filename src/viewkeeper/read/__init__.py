@@ -1,1 +1,1 @@
-"""8. Reads: get, scan, read of tables and views."""
+"""8. Reads: get, scan and read of tables and views."""

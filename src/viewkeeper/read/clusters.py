@@ -1,7 +1,7 @@
 """Reads of a clustered view: the rows of one key by table, or joined.
 
-The rows of a key are one range of the view. What a join makes of them is the product of the tables' rows: inner, a
-table without rows leaves nothing; left, it leaves one row of NULLs beside the others.
+The rows of a key are one range of the view. Their join is the product of the tables' rows. Inner: a table without
+rows makes the product empty. Left: a table without rows contributes one row of NULLs.
 """
 
 from __future__ import annotations
@@ -39,56 +39,58 @@ def check_cluster_key(cluster: ClusterDefinition, name: str, key: Any) -> tuple[
 
 
 def check_join_kinds(cluster: ClusterDefinition, how: str | Mapping[str, str]) -> list[str]:
-    """For each table how it is joined; the first is what the others are joined to."""
+    """The join kind of each table; the first table is the one that the others are joined to."""
     if isinstance(how, str):
         return [arguments.check_choice(how, "how", JOIN_KINDS) or how for _ in cluster.tables]
     if not isinstance(how, Mapping):
         raise BadValue(
             f"how is {arguments.shorten(how)}.", hint="Write 'inner', 'left', or one for each table by name."
         )
-    known = {t.lower(): t for t in cluster.tables}
-    asked = {}
-    for table, one in how.items():
-        if str(table).lower() not in known:
+    tables = {t.lower(): t for t in cluster.tables}
+    kinds = {}
+    for table, kind in how.items():
+        if str(table).lower() not in tables:
             raise BadValue(f"how names {table!r}.", hint=f"The tables are {', '.join(cluster.tables)}.")
-        arguments.check_choice(one, "how", JOIN_KINDS)
-        asked[known[str(table).lower()]] = one
-    return [asked.get(t, "inner") for t in cluster.tables]
+        arguments.check_choice(kind, "how", JOIN_KINDS)
+        kinds[tables[str(table).lower()]] = kind
+    return [kinds.get(t, "inner") for t in cluster.tables]
 
 
 def split_by_table(cluster: ClusterDefinition, rows: pa.Table) -> dict[str, pa.Table]:
     """The rows of each table, in its own columns, from rows of the view."""
     parts = rows[SOURCE_COLUMN]
     found = {}
-    for place, table in enumerate(cluster.tables):
-        own = cluster.column_names(place)
-        mine = rows.filter(pc.equal(parts, place)).select([*cluster.key_columns, *own.values()])
-        found[table] = mine.rename_columns([*cluster.key_columns, *own])
+    for source, table in enumerate(cluster.tables):
+        columns = cluster.column_names(source)
+        part = rows.filter(pc.equal(parts, source)).select([*cluster.key_columns, *columns.values()])
+        found[table] = part.rename_columns([*cluster.key_columns, *columns])
     return found
 
 
 def join_tables(cluster: ClusterDefinition, rows: pa.Table, how: list[str]) -> pa.Table:
-    """The rows of one key, joined."""
+    """Join the rows of one key."""
     tables = split_by_table(cluster, rows)
     counts = [t.num_rows for t in tables.values()]
-    left = [h == "left" and i > 0 for i, h in enumerate(how)]
-    sizes = [max(c, 1) if outer else c for c, outer in zip(counts, left, strict=True)]
+    is_left = [h == "left" and i > 0 for i, h in enumerate(how)]
+    sizes = [max(c, 1) if outer else c for c, outer in zip(counts, is_left, strict=True)]
     total = int(np.prod(sizes, dtype=object)) if sizes else 0
     if total > MAX_JOINED_ROWS:
         raise TooLarge(
             f"The rows of this key join to {total:,}; {MAX_JOINED_ROWS:,} is the most.", hint="Use cluster()."
         )
-    listed = [c for pairs in cluster.columns for c, _ in pairs]
-    once = {c for c in listed if listed.count(c) == 1 and c not in cluster.key_columns}
+    column_names = [c for pairs in cluster.columns for c, _ in pairs]
+    once = {c for c in column_names if column_names.count(c) == 1 and c not in cluster.key_columns}
     first = next(iter(tables.values()))
-    places = np.arange(total)
+    positions = np.arange(total)
     step, columns = total, dict[str, Any]()
     for (name, table), count, size in zip(tables.items(), counts, sizes, strict=True):
         step = step // size if size else 0
-        at = pa.array((places // step) % size if step else places[:0], mask=None if count else np.ones(total, bool))
-        taken = table.take(at)
+        indexes = pa.array(
+            (positions // step) % size if step else positions[:0], mask=None if count else np.ones(total, bool)
+        )
+        joined = table.take(indexes)
         if table is first:
-            columns |= {c: taken[c] for c in cluster.key_columns}
+            columns |= {c: joined[c] for c in cluster.key_columns}
         for c in table.column_names[len(cluster.key_columns) :]:
-            columns[c if c in once else f"{name}.{c}"] = taken[c]
+            columns[c if c in once else f"{name}.{c}"] = joined[c]
     return pa.table(columns)

@@ -1,13 +1,13 @@
-"""How new a read must be.
+"""Freshness levels: how new a read must be.
 
     ANY      the published batch (a base table: its last write); never waits
     LATEST   every write call that was finished when the read began
-    STALE    like ANY, and of a suspended view the rows that it had when it was suspended, which else are an error
-    after=   every write call up to a token: read your own writes, or never go back behind what was read
+    STALE    like ANY, and also the old rows of a suspended view, which is otherwise an error
+    after=   every write call up to a token: read your own writes, or monotonic reads
 
-Who makes it so: the process that maintains refreshes at once. Any other works a view of one table out by itself
-(`overlay`); for others it waits, and fails at once when nobody maintains. A state with cut c has what a
-token at p asks for if no write call to a base table lies in (c, p].
+The maintaining process runs a batch at once. Another process computes the rows of a view of one table itself
+(`overlay`); for other views it waits, and fails at once when no process maintains. A state with cut c satisfies a
+token at p if no write call to a base table lies in (c, p].
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from viewkeeper.resources.poll_backoff import poll_pause
 from viewkeeper.store.contract.store import Store
 
 TIMEOUT = 10.0
-"""Seconds that a read waits."""
+"""Default seconds that a read waits."""
 
 _LEASE_SECONDS = 0.25
 
 
 class Level(Enum):
-    """How new a read must be, when no token says it."""
+    """How new a read must be, when no token is passed."""
 
     ANY = "any"
     LATEST = "latest"
@@ -44,7 +44,7 @@ AfterTokens = Token | str | Iterable[Token | str] | None
 
 
 def check_level(level: Level, timeout: float) -> None:
-    """BadValue if these say nothing."""
+    """Raise BadValue for an unknown level or a bad timeout."""
     if not isinstance(level, Level):
         raise BadValue(
             f"There is no level {arguments.shorten(level)}.",
@@ -54,15 +54,15 @@ def check_level(level: Level, timeout: float) -> None:
 
 
 def position_of(store: Store, after: AfterTokens) -> int | None:
-    """The position that a token, its text, or several of them ask for."""
+    """The greatest position of the tokens, which may be a token, its text, or several; None without any."""
     if after is None:
         return None
     if not isinstance(after, (Token, str, list, tuple, set, frozenset)) and not isinstance(after, Iterator):
         raise BadToken(f"after= takes tokens or their text, not {type(after).__name__}.", hint="put returns a token.")
-    given = [after] if isinstance(after, (Token, str)) else list(after)
+    tokens = [after] if isinstance(after, (Token, str)) else list(after)
     position = 0
-    for one in given:
-        token = Token.parse(one) if isinstance(one, str) else one
+    for item in tokens:
+        token = Token.parse(item) if isinstance(item, str) else item
         if not isinstance(token, Token):
             raise BadToken(f"after= takes tokens or their text, not {type(token).__name__}.")
         if token.database != store.uuid:
@@ -85,35 +85,37 @@ def wait_for_freshness(
     timeout: float,
     refresh: Callable[[], object] | None,
 ) -> None:
-    """Wait until a view is as new as asked for. `refresh`: this process maintains, so do not wait but do it."""
-    wanted = required_position(store, catalog, name, level, after)
-    if wanted is None or has_position(store, catalog, name, wanted):
+    """Wait until a view is fresh enough. `refresh`: this process maintains, so call it instead of waiting."""
+    position = required_position(store, catalog, name, level, after)
+    if position is None or has_position(store, catalog, name, position):
         return
     deadline = time.monotonic() + timeout
     if refresh is not None:
-        while not has_position(store, catalog, name, wanted):
+        while not has_position(store, catalog, name, position):
             refresh()
-            _check_deadline(store, name, wanted, deadline, timeout)
+            _check_deadline(store, name, position, deadline, timeout)
         return
-    _wait_for_position(store, catalog, name, wanted, deadline, timeout)
+    _wait_for_position(store, catalog, name, position, deadline, timeout)
 
 
 def required_position(store: Store, catalog: Catalog, name: str, level: Level, after: AfterTokens) -> int | None:
     """The position that a read of this level must show; None if any state will do."""
-    wanted = position_of(store, after)
+    position = position_of(store, after)
     found = catalog.find(name)
-    if not isinstance(found, View) or (level is not LATEST and wanted is None):
+    if not isinstance(found, View) or (level is not LATEST and position is None):
         return None
     if level is LATEST:
         refuse_suspended(found)
-        # Positions of commits are no writes: what LATEST asks for is the last write call that waits, if any does.
-        wanted = max(wanted or 0, store.pending(cut_of(store, name), [t.id for t in catalog.tables]).last_position or 0)
-    if wanted is None:
+        # Positions of commits are no writes: LATEST requires the last pending write call, if there is one.
+        position = max(
+            position or 0, store.pending(cut_of(store, name), [t.id for t in catalog.tables]).last_position or 0
+        )
+    if position is None:
         raise BadValue(
             f"There is no level {level!r}.", hint="Levels: viewkeeper.ANY, viewkeeper.LATEST, viewkeeper.STALE."
         )
-    refuse_suspended_before(found, wanted)
-    return wanted
+    refuse_suspended_before(found, position)
+    return position
 
 
 def has_position(store: Store, catalog: Catalog, name: str, position: int) -> bool:
@@ -128,19 +130,19 @@ def has_position(store: Store, catalog: Catalog, name: str, position: int) -> bo
 def _wait_for_position(
     store: Store, catalog: Catalog, name: str, position: int, deadline: float, timeout: float
 ) -> None:
-    began, looked = time.monotonic(), 0.0
+    start, checked = time.monotonic(), 0.0
     while not has_position(store, catalog, name, position):
-        if time.monotonic() - looked > _LEASE_SECONDS:
+        if time.monotonic() - checked > _LEASE_SECONDS:
             if store.lease_holder() is None and not has_position(store, catalog, name, position):
                 raise Timeout(
                     f"Nobody maintains {store.url}, so {name} stays at position {cut_of(store, name)};"
                     f" {position} was asked for.",
                     hint="Start `vk run`, or refresh once: `vk refresh`. (In Python: db.maintain(), db.refresh().)",
                 )
-            looked = time.monotonic()
+            checked = time.monotonic()
         _check_deadline(store, name, position, deadline, timeout)
         now = time.monotonic()
-        time.sleep(min(poll_pause(now - began), max(0.0, deadline - now)))
+        time.sleep(min(poll_pause(now - start), max(0.0, deadline - now)))
     refuse_suspended_before(store.catalog().find(name), position)
 
 
@@ -153,7 +155,7 @@ def _check_deadline(store: Store, name: str, position: int, deadline: float, tim
 
 
 def cut_of(store: Store, name: str) -> int:
-    """Where a view stands: at the published batch, or where its own strategy last read the tables."""
+    """The position that a view's rows stand for: the published batch's cut, or the view's own cut."""
     found = store.catalog().find(name)
     if isinstance(found, View) and found.own_cut is not None:
         return found.own_cut.low

@@ -1,4 +1,4 @@
-"""A table or view by its name: what it looks like, and its rows; a notebook shows both."""
+"""A handle of a table or view: its shape and its rows; a notebook shows both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from viewkeeper.syntax.show_create import show_create
 
 
 class Handle:
-    """One table or view of an open database. Its rows are read when they are asked for; its shape is that of now."""
+    """One table or view of an open database. Rows and shape are read from the database on every access."""
 
     def __init__(self, db: Any, name: str) -> None:
         self._db = db
@@ -28,7 +28,7 @@ class Handle:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of its key, in their order; none for a view without a unique one."""
+        """The columns of its key, in their order; empty for a view without a unique key."""
         table = self._current_table()
         return () if table.is_bag else tuple(part.column for part in table.key)
 
@@ -38,22 +38,22 @@ class Handle:
 
     @property
     def definition(self) -> str:
-        """The statement that makes it."""
+        """The statement that creates it."""
         catalog = self._db._catalog()
         return show_create(catalog, catalog.find(self.name) or self._current_table())
 
     def get(self, key: Any, **options: Any) -> dict[str, Any] | None:
-        """`Database.get` of it."""
+        """`Database.get` of this table or view."""
         found: dict[str, Any] | None = self._db.get(self.name, key, **options)
         return found
 
     def scan(self, prefix: Any = None, start: Any = None, stop: Any = None, **options: Any) -> Iterator[dict[str, Any]]:
-        """`Database.scan` of it."""
+        """`Database.scan` of this table or view."""
         found: Iterator[dict[str, Any]] = self._db.scan(self.name, prefix, start, stop, **options)
         return found
 
     def read(self, **options: Any) -> pa.Table:
-        """`Database.read` of it."""
+        """`Database.read` of this table or view."""
         return self._db.read(self.name, **options)
 
     def _current_table(self) -> Table:
@@ -68,7 +68,7 @@ class Handle:
         shape = html_table(
             ["column", "type", "nullable", "key"], self._columns(), f"{self._kind().capitalize()} {self.name}"
         )
-        if not self._current_table().is_stored:  # to work all rows out would be much for a look
+        if not self._current_table().is_stored:  # a notebook cell must not compute all rows of a virtual view
             return shape
         rows = [
             [value_text(v) for v in row.values()] for row in islice(self.scan(limit=MAX_DISPLAY_ROWS), MAX_DISPLAY_ROWS)
@@ -83,8 +83,8 @@ class Handle:
 
     def _columns(self) -> list[list[str]]:
         table = self._current_table()
-        places = {name.lower(): str(i + 1) for i, name in enumerate(self.key)}
+        key_places = {name.lower(): str(i + 1) for i, name in enumerate(self.key)}
         return [
-            [c.name, c.type.sql, "" if c.nullable else "NOT NULL", places.get(c.name.lower(), "")]
+            [c.name, c.type.sql, "" if c.nullable else "NOT NULL", key_places.get(c.name.lower(), "")]
             for c in table.columns
         ]

@@ -1,14 +1,14 @@
-"""LATEST without waiting: a view of one table as the batch that is due will publish it.
+"""LATEST without waiting: a reader computes what the next batch will publish for a view of one table.
 
-    view now  =  view at the published batch  +  what its operators make of the log since the batch's cut
+    view now  =  view at the published batch  +  its operators over the log since the batch's cut
 
-The operators and their state are the maintainer's; the state is immutable files; and the log, the batch record and the
-view's rows are read in one state of the store. So any process can run them, and what it gets is what the next batch
-publishes if it ends there. Nothing is written, and nobody has to maintain. It is done for views of a single table,
-whose operators need little beside the changed rows, while not too much waits; other views wait for their batch
-(`levels`). What was worked out is kept until the log or the batch goes on.
+The operators and their state are the maintainer's. State files are immutable, and the log, the batch record and the
+view's rows are read in one snapshot of the store, so any process can run the operators; the result is what the next
+batch publishes if it ends at the same position. Nothing is written, and no maintainer is needed. Readers do this for
+views of a single table, whose operators need little besides the changed rows, while few enough changes are pending;
+for other views they wait for a batch (`freshness`). An overlay is cached until the log's head or the batch changes.
 
-Of a member of a family the family's operators run, as if it had no other member (`one_member`).
+For a member of a view family, the family's operators run as if it had no other member (`MemberRestriction`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from viewkeeper.state.run import Arrangement, Run
 from viewkeeper.store.contract.commits import Batch, ChangedKeys, StoreSnapshot, ViewChange
 from viewkeeper.store.contract.store import Store
 
-# A family as if it had one member: what its operators are given, and what comes of it, restricted to that member.
+# A family restricted to one member: the inputs, the state and the results of its operators.
 #
 #     family(D, P)  =  Σ over members p:  family(D, {p})
 #
-# The family is linear in its members, so the rows of one are those that the same operators give over its parameters
-# alone. It costs what the changed rows cost, however many other members there are.
+# The family is linear in its members, so the rows of one member are what the same operators compute over its
+# parameters alone. The cost depends on the changed rows, not on the number of other members.
 
 
 StateLookup = Callable[[str], Arrangement]
@@ -63,7 +63,7 @@ StateLookup = Callable[[str], Arrangement]
 
 @dataclass(frozen=True)
 class MemberRestriction:
-    """A member: its table, and the parameters it has, as a row of their table."""
+    """A member: its table, and its parameters as a row of the parameter table."""
 
     table: Table
     parameters: Table
@@ -75,13 +75,13 @@ class MemberRestriction:
         return MemberRestriction(member.table, parameters, parameter_rows(parameters, [member]))
 
     def restrict_state(self, dataflow: Dataflow, active: frozenset[str], state: StateLookup) -> StateLookup:
-        """The state of operators that make members' rows, with this one for all of them."""
+        """The state lookup in which slots with members' rows show this member only."""
         operators = map(dataflow.operators.__getitem__, active)
-        found = {slot_names(o)[o.members_slot] for o in operators if o.members_slot is not None}
+        member_slots = {slot_names(o)[o.members_slot] for o in operators if o.members_slot is not None}
 
         def restricted(slot: str) -> Arrangement:
             whole = state(slot)
-            if slot not in found:
+            if slot not in member_slots:
                 return whole
             return Arrangement(
                 tuple(
@@ -92,20 +92,20 @@ class MemberRestriction:
         return restricted
 
     def restrict_changes(self, inputs: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """Changes of tables, those of parameters being of this member's only."""
+        """The changes of tables; those of the parameter table restricted to this member."""
         name, names = Input(self.parameters.id).id, [k.column for k in self.parameters.key]
         return {source: self._filter_rows(rows, names) if source == name else rows for source, rows in inputs.items()}
 
     def restrict_view_change(self, change: ViewChange) -> ViewChange:
-        """What of a family's change is this member's, as its own table has it."""
+        """This member's part of a family's change, in the columns of the member's table."""
         parts = []
         for rows, columns in (
             (change.puts, [f.name for f in self.table.arrow]),
             (change.deletes, [k.column for k in self.table.key]),
         ):
             keys = encode_keys(change.table, rows)
-            mine = pc.starts_with(keys, self.table.key_prefix) if len(keys) else pa.array([], pa.bool_())
-            parts.append(rows.filter(mine).select(columns))
+            belongs = pc.starts_with(keys, self.table.key_prefix) if len(keys) else pa.array([], pa.bool_())
+            parts.append(rows.filter(belongs).select(columns))
         return ViewChange(self.table, *parts)
 
     @property
@@ -113,37 +113,37 @@ class MemberRestriction:
         return range(self.row.num_columns)
 
     def _filter_rows(self, rows: pa.Table, names: list[str]) -> pa.Table:
-        """Rows with these values in these columns; there may be some of members that compare equal."""
-        for place, name in zip(self._parameter_indexes, names, strict=True):
-            rows = rows.filter(pc.equal(rows.column(name), self.row.column(place)[0]))
+        """Rows with the member's parameters in these columns; other members with equal values may be among them."""
+        for index, name in zip(self._parameter_indexes, names, strict=True):
+            rows = rows.filter(pc.equal(rows.column(name), self.row.column(index)[0]))
         return rows
 
 
 MAX_PENDING_ROWS = 100_000
-"""Changed rows that may wait; with more, a batch is waited for."""
+"""Maximum number of pending changed rows of an overlay; with more, the read waits for a batch."""
 
 
 @dataclass(frozen=True)
 class BatchOverlay:
-    """What a view has ahead of its published batch: the keys that change, and the rows of those that are there."""
+    """Effect of the pending changes on a view: the changed keys, and the new rows of those that still exist."""
 
     change: ViewChange | None
     row_index: Mapping[bytes, int]
-    """By encoded key, the place of its row; −1: it goes."""
+    """By encoded key, the index of its row in `change.puts`; −1: the row is deleted."""
 
     def get(self, snapshot: StoreSnapshot, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        """One row by its whole key, as `Store.get` gives it."""
-        place = self.row_index.get(encode_whole_key(table, key)) if self.row_index else None
-        if place is None or self.change is None:
+        """One row by its whole key, as `Store.get` returns it."""
+        index = self.row_index.get(encode_whole_key(table, key)) if self.row_index else None
+        if index is None or self.change is None:
             return snapshot.get(table, key)
-        if place < 0:
+        if index < 0:
             return None
-        row = self.change.puts.slice(place, 1)
+        row = self.change.puts.slice(index, 1)
         found: dict[str, Any] = row.cast(_external_stored_schema(table)).to_pylist()[0]
         return found
 
     def changed_keys(self) -> ChangedKeys | None:
-        """The same, as `Pinned.later` says it of a table."""
+        """The change in the form of `ReadState.view_overlay`."""
         if self.change is None:
             return None
         names = self.change.deletes.column_names
@@ -151,15 +151,15 @@ class BatchOverlay:
 
 
 def _external_stored_schema(table: Table) -> pa.Schema:
-    outside = {f.name: f for f in table.external_schema}
-    return pa.schema([outside.get(f.name, f) for f in table.arrow])
+    external = {f.name: f for f in table.external_schema}
+    return pa.schema([external.get(f.name, f) for f in table.arrow])
 
 
 EMPTY_OVERLAY = BatchOverlay(None, {})
 
 
 class OverlayCache:
-    """Of one open database. May be used from any thread; what is worked out is worked out by one at a time."""
+    """The overlays of one open database. Any thread may call it; one overlay is computed at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -170,18 +170,18 @@ class OverlayCache:
         self._row_overlays: dict[int, tuple[tuple[int, int], RowOverlay]] = {}
 
     def can_overlay(self, catalog: Catalog, name: str) -> bool:
-        """Whether a view is one that need not wait."""
-        known = self._supported.get(name)
-        if known is not None and known[0] == catalog.version:
-            return known[1]
+        """Whether a view can be read with an overlay, so that a LATEST read need not wait."""
+        cached = self._supported.get(name)
+        if cached is not None and cached[0] == catalog.version:
+            return cached[1]
         view, can = catalog.find(name), self._store.capabilities
         found = isinstance(view, View) and can.snapshot_scan and can.before_images and view.table.is_stored
         if isinstance(view, View) and found and view.suspended is None and view.own_cut is None:
-            kept = catalog.maintained_view(view)
+            maintained = catalog.maintained_view(view)
             found = (
                 len(
-                    cache.maintained_dataflow(self._store, catalog).views[kept.table.id].tables.keys()
-                    - {kept.parameter_table_id}
+                    cache.maintained_dataflow(self._store, catalog).views[maintained.table.id].tables.keys()
+                    - {maintained.parameter_table_id}
                 )
                 == 1
             )
@@ -191,43 +191,46 @@ class OverlayCache:
         return found
 
     def row_overlay(self, snapshot: StoreSnapshot, view: View) -> RowOverlayVersion | None:
-        """A view as few changes after its batch have left it, for reads by key; None if it is not done so."""
+        """The row overlay of a view at the snapshot, for reads by key; None if it is not available."""
         if "manifest" not in snapshot.batch.record:
             return None
-        at = (snapshot.batch.number, snapshot.catalog.version)
+        version = (snapshot.batch.number, snapshot.catalog.version)
         with self._lock:
-            known = self._row_overlays.get(view.table.id)
-            if known is None or known[0] != at:
-                if known is not None and known[0] > at:
-                    return None  # a state before the one that others have read since
+            cached = self._row_overlays.get(view.table.id)
+            if cached is None or cached[0] != version:
+                if cached is not None and cached[0] > version:
+                    return None  # the snapshot is older than the state that other reads have used since
                 state = partial(self._published_arrangement, snapshot.batch)
-                known = self._row_overlays[view.table.id] = (at, RowOverlay(snapshot.catalog, view, snapshot, state))
+                cached = self._row_overlays[view.table.id] = (
+                    version,
+                    RowOverlay(snapshot.catalog, view, snapshot, state),
+                )
             try:
-                return known[1].catch_up(snapshot)
-            except (FileNotFoundError, CorruptState):  # merged since
+                return cached[1].catch_up(snapshot)
+            except (FileNotFoundError, CorruptState):  # compaction has removed a file
                 return None
 
     def _published_arrangement(self, batch: Batch, slot: str) -> tuple[Arrangement, PreparedStatements]:
-        stage = self._executor_at(Manifest.from_json(batch.record["manifest"]))
-        return stage.state.arrangement(slot), stage.pool.use_primary(1)
+        executor = self._executor_at(Manifest.from_json(batch.record["manifest"]))
+        return executor.state.arrangement(slot), executor.pool.use_primary(1)
 
     def batch_overlay(self, snapshot: StoreSnapshot, view: View) -> BatchOverlay | None:
-        """What a view has ahead of the batch in a pinned state; None if too much waits, or its state is gone."""
-        at = (snapshot.batch.number, snapshot.head, snapshot.catalog.version)
-        known = self._overlays.get(view.table.id)
-        if known is not None and known[0] == at:
-            return known[1]
+        """The overlay of a view at the snapshot; None if too many changes are pending, or its state is gone."""
+        version = (snapshot.batch.number, snapshot.head, snapshot.catalog.version)
+        cached = self._overlays.get(view.table.id)
+        if cached is not None and cached[0] == version:
+            return cached[1]
         with self._lock:
             try:
                 found = self._compute_overlay(snapshot, view)
-            except (FileNotFoundError, CorruptState, SnapshotGone):  # merged or truncated since
+            except (FileNotFoundError, CorruptState, SnapshotGone):  # compacted or truncated since
                 return None
             if found is not None:
-                self._overlays[view.table.id] = (at, found)
+                self._overlays[view.table.id] = (version, found)
         return found
 
     def reopen_view(self, name: str) -> OverlaidView | None:
-        """`latest` by key, of a view that could be read so before."""
+        """Open a view for a LATEST read by key, if an earlier read could do so."""
         return open_overlaid_view(self._store, self, None, name, LATEST, None, by_key=True)
 
     def close(self) -> None:
@@ -239,29 +242,33 @@ class OverlayCache:
     def _compute_overlay(self, snapshot: StoreSnapshot, view: View) -> BatchOverlay | None:
         if "manifest" not in snapshot.batch.record:
             return None
-        flow = cache.maintained_dataflow(self._store, snapshot.catalog)
-        kept = snapshot.catalog.maintained_view(view)
-        cut, tables = snapshot.batch.cut, list(flow.views[kept.table.id].tables)
-        waiting = self._store.pending(cut, tables)
-        if waiting.rows > MAX_PENDING_ROWS:
+        dataflow = cache.maintained_dataflow(self._store, snapshot.catalog)
+        maintained = snapshot.catalog.maintained_view(view)
+        cut, tables = snapshot.batch.cut, list(dataflow.views[maintained.table.id].tables)
+        pending = self._store.pending(cut, tables)
+        if pending.rows > MAX_PENDING_ROWS:
             return None
-        stage = self._executor_at(Manifest.from_json(snapshot.batch.record["manifest"]))
-        duck = stage.pool.use_primary(1)
-        given, _ = stage.capture.read_changes(flow, cut, snapshot.head, {}, tables, waiting)
-        active = frozenset(flow.batch_operators & flow.upstream([flow.sink(kept.table.id).id]))
-        one = MemberRestriction.for_member(snapshot.catalog, view) if view.is_member else None
-        old = stage.state.arrangement if one is None else one.restrict_state(flow, active, stage.state.arrangement)
-        site = LocalContext(duck, flow, old, active, stage.memory)
-        reached = run_operators(site, memory_inputs(given if one is None else one.restrict_changes(given))).get(
-            kept.table.id, []
+        executor = self._executor_at(Manifest.from_json(snapshot.batch.record["manifest"]))
+        statements = executor.pool.use_primary(1)
+        inputs, _ = executor.capture.read_changes(dataflow, cut, snapshot.head, {}, tables, pending)
+        active = frozenset(dataflow.batch_operators & dataflow.upstream([dataflow.sink(maintained.table.id).id]))
+        member = MemberRestriction.for_member(snapshot.catalog, view) if view.is_member else None
+        old = (
+            executor.state.arrangement
+            if member is None
+            else member.restrict_state(dataflow, active, executor.state.arrangement)
         )
-        change = resolve_upserts(duck, _SnapshotRowCounts(snapshot), kept.table, reached, stage.memory)
+        context = LocalContext(statements, dataflow, old, active, executor.memory)
+        deltas = run_operators(
+            context, memory_inputs(inputs if member is None else member.restrict_changes(inputs))
+        ).get(maintained.table.id, [])
+        change = resolve_upserts(statements, _SnapshotRowCounts(snapshot), maintained.table, deltas, executor.memory)
         if not isinstance(change, ViewChange):
             return EMPTY_OVERLAY
-        change = change if one is None else one.restrict_view_change(change)
-        places = dict.fromkeys(encode_keys(view.table, change.deletes).to_pylist(), -1)
-        places |= {key: place for place, key in enumerate(encode_keys(view.table, change.puts).to_pylist())}
-        return BatchOverlay(change, places)
+        change = change if member is None else member.restrict_view_change(change)
+        row_index = dict.fromkeys(encode_keys(view.table, change.deletes).to_pylist(), -1)
+        row_index |= {key: index for index, key in enumerate(encode_keys(view.table, change.puts).to_pylist())}
+        return BatchOverlay(change, row_index)
 
     def _executor_at(self, manifest: Manifest) -> BatchExecutor:
         if self._executor is None:
@@ -273,7 +280,7 @@ class OverlayCache:
 
 
 class OverlaidView:
-    """One view with what it has ahead, in a pinned state. It can be read once."""
+    """One view with its overlay, in a snapshot. It can be read once."""
 
     def __init__(
         self, store: Store, snapshot: StoreSnapshot, view: View, overlay: BatchOverlay | RowOverlayVersion
@@ -301,9 +308,9 @@ class OverlaidView:
             if isinstance(self._overlay, RowOverlayVersion):
                 raise Defect("What was looked up by key is not read as a whole.")
             changed = self._overlay.changed_keys()
-            ahead = {} if changed is None else {self._view.table.id: changed}
-            source = SnapshotState(self._store, self._snapshot, at_cut=True, overlays=ahead)
-            return fetch(source, replace(request, table=self._view.table))
+            overlays = {} if changed is None else {self._view.table.id: changed}
+            state = SnapshotState(self._store, self._snapshot, at_cut=True, overlays=overlays)
+            return fetch(state, replace(request, table=self._view.table))
         finally:
             self._snapshot.close()
 
@@ -318,9 +325,9 @@ def open_overlaid_view(
     *,
     by_key: bool = False,
 ) -> OverlaidView | None:
-    """A view with every write call that has ended, without waiting; None if the published batch is new enough, or it
-    has to be waited for. `catalog`: as it is now; None if the view could be read so before. `by_key`: one row is asked
-    for."""
+    """A view with every finished write call, without waiting; None if the published batch is new enough, or the read
+    must wait for one. `catalog`: the current one; None if an earlier read could open the view so. `by_key`: the caller
+    reads one row."""
     if catalog is not None and not overlays.can_overlay(catalog, name):
         return None
     position = position_of(store, after)
@@ -331,27 +338,29 @@ def open_overlaid_view(
         and has_position(store, catalog, name, position)
     ):
         return None
-    pinned = store.open_snapshot()
+    snapshot = store.open_snapshot()
     try:
-        view = pinned.catalog.find(name)
+        view = snapshot.catalog.find(name)
         if (
             isinstance(view, View)
             and not view.table.is_changed_by_writes
-            and overlays.can_overlay(pinned.catalog, name)
+            and overlays.can_overlay(snapshot.catalog, name)
         ):
-            runs = by_key and not view.is_member
-            ahead = (overlays.row_overlay(pinned, view) if runs else None) or overlays.batch_overlay(pinned, view)
-            if ahead is not None:
-                found, pinned = OverlaidView(store, pinned, view, ahead), None  # type: ignore[assignment]
+            use_row_overlay = by_key and not view.is_member
+            overlay = (overlays.row_overlay(snapshot, view) if use_row_overlay else None) or overlays.batch_overlay(
+                snapshot, view
+            )
+            if overlay is not None:
+                found, snapshot = OverlaidView(store, snapshot, view, overlay), None  # type: ignore[assignment]
                 return found
         return None
     finally:
-        if pinned is not None:
-            pinned.close()
+        if snapshot is not None:
+            snapshot.close()
 
 
 class _SnapshotRowCounts:
-    """A pinned state for who counts a bag's rows."""
+    """Row lookups in a snapshot, for the upsert resolution of bags."""
 
     def __init__(self, snapshot: StoreSnapshot) -> None:
         self._snapshot = snapshot

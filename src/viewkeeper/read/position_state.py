@@ -1,4 +1,4 @@
-"""The visible rows of a key range at a log position, however late they are read."""
+"""The visible rows of a key range at a log position, also when they are read later."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from viewkeeper.resources.memory import one_off_budget
 from viewkeeper.store.contract.store import Store
 
 KeyBounds = tuple[bytes | None, bytes | None]
-"""Encoded keys: from the first, included, to the second, excluded."""
+"""Encoded keys: from the first (included) to the second (excluded)."""
 
 
 def rows_at(store: Store, table: Table, columns: Sequence[str], position: int, bounds: KeyBounds) -> pa.Table:
-    """The visible rows of a key range at a position, in the types that users see."""
+    """The visible rows of a key range at a position, in external types."""
     keys = [c.name for c in table.key_columns]
     stored = list(dict.fromkeys([*columns, *keys, *([COUNT] if table.is_bag else [])]))
     schema = pa.schema([*(table.arrow.field(c) for c in stored), pa.field(WEIGHT, pa.int64())])
@@ -34,17 +34,19 @@ def rows_at(store: Store, table: Table, columns: Sequence[str], position: int, b
 
 
 def consolidate_rows(store: Store, delta: pa.Table) -> pa.Table:
-    """The same multiset without what cancels."""
+    """Consolidate a delta: the same multiset, with equal rows added up."""
     from viewkeeper import expressions
     from viewkeeper.resources.prepared_statements import PreparedStatements
     from viewkeeper.state.consolidate import consolidate
 
-    with PreparedStatements(expressions.register_functions, threads=1, memory=one_off_budget(store.state_path)) as duck:
-        return consolidate(duck, delta)
+    with PreparedStatements(
+        expressions.register_functions, threads=1, memory=one_off_budget(store.state_path)
+    ) as statements:
+        return consolidate(statements, delta)
 
 
 def to_external_types(table: Table, rows: pa.Table) -> pa.Table:
-    """Stored columns in the types that users see."""
+    """Cast stored columns to external types."""
     fields = [
         table.external_schema.field(n) if n in table.external_schema.names else rows.schema.field(n)
         for n in rows.column_names

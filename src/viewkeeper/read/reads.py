@@ -1,9 +1,9 @@
-"""The reads of one handle: each as new as it asks for, by the cheapest way, and never older than the one before.
+"""The reads of one handle: each as fresh as requested, by the cheapest access path, and monotonic.
 
-1  what cannot be answered is refused before anything is waited for
-2  new enough: the published batch; or what the view's operators make of the log since (`overlay`); or the next
-   batch, made here where this process maintains, else waited for (`levels`)
-3  the way: one key, a range of keys, an index, or all rows (`access`)
+1  refuse what cannot be answered, before anything waits
+2  make it fresh enough: the published batch; or an overlay of the log since (`overlay`); or the next batch, which
+   a maintaining process runs itself and other processes wait for (`freshness`)
+3  read by an access path: one key, a range of keys, an index, or a scan (`access`)
 """
 
 from __future__ import annotations
@@ -24,41 +24,42 @@ from viewkeeper.read.rows import check_key, get_row, python_rows, read_table, sc
 from viewkeeper.read.suspension import mark_suspended_rows, refuse_suspended, shown_epoch_and_position
 from viewkeeper.store.contract.store import Store
 
-if TYPE_CHECKING:  # imported by the reads that need them, so that a program which only gets rows starts soon
+if TYPE_CHECKING:  # imported by the reads that need them, so that a program that only gets rows starts fast
     from viewkeeper.read.access.path import RowRequest
     from viewkeeper.read.overlay import OverlaidView, OverlayCache
 
 RequestBuilder = Callable[..., "RowRequest"]
-"""(table, where, columns, order_by, limit, bounds) as a user gives them: what is wanted, checked."""
+"""(table, where, columns, order_by, limit, bounds) as a user passes them: the checked request."""
 
 _ALL_ROWS = (None, None, None, None)
-"""As `where`, `columns`, `order_by` and `limit`: everything, in key order."""
+"""`where`, `columns`, `order_by` and `limit` of a read of everything, in key order."""
 
 
 class Reads:
-    """What LATEST has shown of a view counts for all reads after it, until a batch has it."""
+    """The reads of one handle. What a LATEST read has shown of a view holds for all later reads, until a batch has
+    it."""
 
     def __init__(self, store: Store, maintainer_ref: MaintainerReference, build_request: RequestBuilder) -> None:
         self._store, self._maintainer_ref, self._build_request = store, maintainer_ref, build_request
         self._overlays: OverlayCache | None = None
         self._shown_positions: dict[str, int] = {}
-        """By view, the position that a read of LATEST has shown, until a batch has it."""
+        """By view, the position that a LATEST read has shown, until a batch has it."""
         self._newest_position = 0
         """The newest position that a read ahead of the published batch has shown."""
 
     def close(self, store: Store) -> None:
-        """From now on read from this store."""
+        """Read from this store from now on."""
         if self._overlays is not None:
             self._overlays.close()
         self._store = store
 
-    # -- what a database answers --------------------------------------------------------------------------------------
+    # -- reads --------------------------------------------------------------------------------------------------------
 
     def get(self, name: str, key: Any, level: Level, after: AfterTokens, timeout: float) -> dict[str, Any] | None:
         if level is not LATEST and after is None and not self.has_shown_ahead:  # most reads, and the fastest
             return get_row(self._store, self._bring_table(name, level, after, timeout), key)
-        if level is LATEST and after is None and (again := self._reopen_latest(name, timeout)) is not None:
-            return again.get(key)
+        if level is LATEST and after is None and (reopened := self._reopen_latest(name, timeout)) is not None:
+            return reopened.get(key)
         catalog = self._store.catalog()
         check_key(catalog.table(name), key)
         if (latest := self.open_latest(name, level, after, timeout, by_key=True, catalog=catalog)) is not None:
@@ -77,19 +78,19 @@ class Reads:
         after: AfterTokens,
         timeout: float,
     ) -> Iterator[dict[str, Any]]:
-        """`keys`: a prefix, or start and stop."""
+        """Rows in key order. `keys`: prefix, start and stop."""
         table = self._store.catalog().table(name)
         bounds = scan_range(table, *keys, limit)
         plain = where is None and columns is None and order_by is None
-        wanted = None if plain else self._build_request(table, where, columns, order_by, limit, bounds)
+        request = None if plain else self._build_request(table, where, columns, order_by, limit, bounds)
         if (latest := self.open_latest(name, level, after, timeout)) is not None:
-            rows = latest.read(wanted or self._build_request(table, None, None, None, limit, bounds))
+            rows = latest.read(request or self._build_request(table, None, None, None, limit, bounds))
             return iter(python_rows(table, rows))
-        if wanted is None:
+        if request is None:
             return scan_rows(self._store, self._bring_table(name, level, after, timeout), *keys, limit)
         from viewkeeper.read.access.requested_rows import stream_python_rows
 
-        return stream_python_rows(self._store, replace(wanted, table=self._bring_table(name, level, after, timeout)))
+        return stream_python_rows(self._store, replace(request, table=self._bring_table(name, level, after, timeout)))
 
     def read(
         self,
@@ -104,14 +105,14 @@ class Reads:
     ) -> pa.Table:
         table = self._store.catalog().table(name)
         plain = where is None and columns is None and order_by is None and limit is None
-        wanted = None if plain else self._build_request(table, where, columns, order_by, limit)
+        request = None if plain else self._build_request(table, where, columns, order_by, limit)
         if (latest := self.open_latest(name, level, after, timeout)) is not None:
-            return latest.read(wanted or self._build_request(table, *_ALL_ROWS))
+            return latest.read(request or self._build_request(table, *_ALL_ROWS))
         table = self._bring_table(name, level, after, timeout)
-        if wanted is not None:
+        if request is not None:
             from viewkeeper.read.access.requested_rows import read_request
 
-            rows = read_request(self._store, replace(wanted, table=table))
+            rows = read_request(self._store, replace(request, table=table))
         elif table.has_rows:
             rows = read_table(self._store, table)
         else:
@@ -135,11 +136,11 @@ class Reads:
         from viewkeeper.read.clusters import check_cluster_key, check_join_kinds, cluster_of, join_tables
 
         cluster = cluster_of(self._store.catalog(), name)
-        asked = check_join_kinds(cluster, how)
+        kinds = check_join_kinds(cluster, how)
         rows = self._read_cluster_rows(name, key, level, after, timeout)
         if None in check_cluster_key(cluster, name, key):
             rows = rows.slice(0, 0)
-        return python_rows(self._store.catalog().table(name), join_tables(cluster, rows, asked))
+        return python_rows(self._store.catalog().table(name), join_tables(cluster, rows, kinds))
 
     def token(self, name: str | None) -> Token:
         batch = self._store.published_batch()
@@ -155,10 +156,11 @@ class Reads:
 
     @property
     def has_shown_ahead(self) -> bool:
-        """Whether LATEST has shown of a view what no batch may have yet: a plain read has to look."""
+        """Whether LATEST has shown a state that the published batch may not have yet, so that a plain read must
+        check."""
         return bool(self._shown_positions)
 
-    # -- new enough ---------------------------------------------------------------------------------------------------
+    # -- freshness ----------------------------------------------------------------------------------------------------
 
     def _read_cluster_rows(self, name: str, key: Any, level: Level, after: AfterTokens, timeout: float) -> pa.Table:
         """The rows of a clustered view with one key."""
@@ -168,13 +170,13 @@ class Reads:
         catalog = self._store.catalog()
         table = catalog.table(name)
         bounds = scan_range(table, check_cluster_key(cluster_of(catalog, name), name, key), None, None, None)
-        wanted = self._build_request(table, *_ALL_ROWS, bounds)
+        request = self._build_request(table, *_ALL_ROWS, bounds)
         if (latest := self.open_latest(name, level, after, timeout)) is not None:
-            return latest.read(wanted)
-        return read_request(self._store, replace(wanted, table=self._bring_table(name, level, after, timeout)))
+            return latest.read(request)
+        return read_request(self._store, replace(request, table=self._bring_table(name, level, after, timeout)))
 
     def _bring_table(self, name: str, level: Level, after: AfterTokens, timeout: float) -> Table:
-        """The table behind a name, once it is as new as asked for; Suspended if it is a view that is not maintained."""
+        """The table of a name, once it is fresh enough; raises Suspended for a suspended view."""
         freshness.check_level(level, timeout)
         catalog = self._store.catalog()
         table = catalog.table(name)
@@ -184,17 +186,17 @@ class Reads:
             return table
         freshness.wait_for_freshness(self._store, catalog, name, level, after, timeout, self._refresher(name))
         catalog = self._store.catalog()
-        refuse_suspended(catalog.find(name), stale=level is STALE)  # it may have been suspended meanwhile
+        refuse_suspended(catalog.find(name), stale=level is STALE)  # the view may have been suspended meanwhile
         return catalog.table(name)
 
     def _refresher(self, name: str) -> Callable[[], object] | None:
-        """What brings a view to the head, if this process maintains: a batch; where its cut is its own, a run of it."""
+        """How this process brings a view to the head, if it maintains: a batch, or a run of a view with its own cut."""
         maintainer = self._maintainer_ref.current_maintainer
         if maintainer is None:
             return None
         found = self._store.catalog().find(name)
-        is_alone = isinstance(found, View) and found.own_cut is not None
-        return maintainer.refresh_all if is_alone else maintainer.refresh
+        has_own_cut = isinstance(found, View) and found.own_cut is not None
+        return maintainer.refresh_all if has_own_cut else maintainer.refresh
 
     def open_latest(
         self,
@@ -206,7 +208,8 @@ class Reads:
         by_key: bool = False,
         catalog: Catalog | None = None,
     ) -> OverlaidView | None:
-        """A view as new as asked for, if that needs no batch to be waited for. `catalog`: if it was just looked at."""
+        """A view that is fresh enough without waiting for a batch; None otherwise. `catalog`: if the caller has just
+        read it."""
         freshness.check_level(level, timeout)
         after = self.require_shown(name, level, after)
         catalog = catalog or self._store.catalog()
@@ -222,7 +225,7 @@ class Reads:
         return None if found is None else self._note_shown(name, found)
 
     def _reopen_latest(self, name: str, timeout: float) -> OverlaidView | None:
-        """LATEST by key of a view of which it was shown before: whether it still can be is seen in the state itself."""
+        """Open a view by key that LATEST has shown before; the snapshot itself tells whether it still can be."""
         if (
             self._overlays is None
             or self._maintainer_ref.current_maintainer is not None
@@ -234,17 +237,18 @@ class Reads:
         return None if found is None else self._note_shown(name, found)
 
     def _note_shown(self, name: str, view: OverlaidView) -> OverlaidView:
-        """What LATEST shows, no read after it may be behind."""
+        """Note the shown position: no later read may show an older one."""
         self._newest_position = max(self._newest_position, view.position)
         self._shown_positions[name.lower()] = max(view.position, self._shown_positions.get(name.lower(), 0))
         return view
 
     def require_shown(self, name: str, level: Level, after: AfterTokens) -> AfterTokens:
-        """No read of a view is older than one before it: what LATEST has shown counts until a batch has it."""
-        shown = self._shown_positions.get(name.lower()) if level is ANY and after is None else None
-        if shown is None:
+        """Raise `after` to the position that LATEST has shown of the view, until a batch has it: reads are
+        monotonic."""
+        position = self._shown_positions.get(name.lower()) if level is ANY and after is None else None
+        if position is None:
             return after
-        if freshness.has_position(self._store, self._store.catalog(), name, shown):
+        if freshness.has_position(self._store, self._store.catalog(), name, position):
             self._shown_positions.pop(name.lower(), None)
             return None
-        return Token(self._store.uuid, shown)
+        return Token(self._store.uuid, position)

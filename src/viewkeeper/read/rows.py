@@ -1,7 +1,7 @@
-"""Reading tables and views alike: one row by key, a range in key order, or everything.
+"""Reads of tables and views: one row by key, a range in key order, or everything.
 
-What is read is the published batch for views, and the last write for base tables. A bag view stores each row once with
-its count; reading repeats it.
+A view is read at the published batch, a base table at its last write. A bag view stores each row once with its count;
+a read repeats the row.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ATTEMPTS = 3
 
 
 def get_row(store: Store, table: Table, key: Any) -> dict[str, Any] | None:
-    """The row with this key, None if there is none."""
+    """The row with this key, or None."""
     return store.get(table, check_key(table, key))
 
 
 def check_key(table: Table, key: Any) -> tuple[Any, ...]:
-    """A whole key of a table whose keys are unique."""
+    """Check that a key is a whole key of a table with a unique key, and return it as a tuple."""
     _refuse_unstored(table)
     values = key if isinstance(key, tuple) else (key,)
     if table.is_bag:
@@ -53,7 +53,7 @@ def scan_rows(
 def scan_range(
     table: Table, prefix: Any, start: Any, stop: Any, limit: int | None
 ) -> tuple[bytes | None, bytes | None]:
-    """The range of encoded keys that a scan asks for."""
+    """The range of encoded keys that a scan reads."""
     _refuse_unstored(table)
     if prefix is not None and (start is not None or stop is not None):
         raise BadValue("scan takes a prefix, or start and stop, not both.", hint="")
@@ -67,19 +67,19 @@ def scan_range(
 def _scan_rows(
     store: Store, table: Table, low: bytes | None, high: bytes | None, limit: int | None
 ) -> Iterator[dict[str, Any]]:
-    left = limit
+    remaining = limit
     for batch in store.scan(table, start=low, stop=high, limit=limit):
         rows = to_visible_rows(table, pa.Table.from_batches([batch]))
         for row in python_rows(table, rows):
-            if left is not None:
-                if left == 0:
+            if remaining is not None:
+                if remaining == 0:
                     return
-                left -= 1
+                remaining -= 1
             yield row
 
 
 def python_rows(table: Table, rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as Python values. A view may compute dates that Python has none for."""
+    """Rows as Python values. A view may compute dates that Python's types cannot hold."""
     try:
         found: list[dict[str, Any]] = rows.to_pylist()
     except OverflowError as error:
@@ -90,7 +90,7 @@ def python_rows(table: Table, rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def read_table(store: Store, table: Table) -> pa.Table:
-    """All rows, one consistent state, in key order. Where the store cannot keep a state for so long, the next one."""
+    """All rows of one consistent state, in key order. If the store drops the snapshot, the read is repeated."""
     for _ in range(_ATTEMPTS - 1):
         with suppress(SnapshotGone):
             return to_visible_rows(table, pa.Table.from_batches(list(store.scan(table)), table.arrow))
@@ -98,7 +98,7 @@ def read_table(store: Store, table: Table) -> pa.Table:
 
 
 def to_visible_rows(table: Table, stored: pa.Table) -> pa.Table:
-    """Stored rows as a user sees them: a bag's rows repeated by their count, time zones put back."""
+    """Convert stored rows to visible rows: repeat a bag's rows by their count, restore time zones."""
     rows = stored
     if table.is_bag:
         counts = stored[COUNT].to_numpy()
@@ -114,12 +114,12 @@ def _refuse_unstored(table: Table) -> None:
 
 
 def _key_prefix(table: Table, values: Any) -> tuple[Any, ...]:
-    found = values if isinstance(values, tuple) else (values,)
-    if len(found) > len(table.key):
+    prefix = values if isinstance(values, tuple) else (values,)
+    if len(prefix) > len(table.key):
         raise BadValue(
-            f"The key of {table.name} has {len(table.key)} columns; {len(found)} values were given.", hint=""
+            f"The key of {table.name} has {len(table.key)} columns; {len(prefix)} values were given.", hint=""
         )
-    return found
+    return prefix
 
 
 def _key_bound(table: Table, values: Any) -> Sequence[Any] | None:

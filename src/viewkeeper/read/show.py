@@ -1,4 +1,4 @@
-"""SHOW and DESCRIBE: what the catalog has, as rows."""
+"""SHOW and DESCRIBE: the catalog's contents as rows."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from viewkeeper.syntax.show_create import (
 
 
 def _show_indexes(catalog: Catalog, statement: indexes.ShowIndexes) -> pa.Table:
-    on = None if statement.on is None else catalog.table(statement.on)
+    table = None if statement.on is None else catalog.table(statement.on)
     found = [v for views in catalog.indexes.values() for v in views]
     found = sorted(
-        (v for v in found if on is None or indexed_table(catalog, v) == on), key=lambda v: v.table.name.lower()
+        (v for v in found if table is None or indexed_table(catalog, v) == table), key=lambda v: v.table.name.lower()
     )
-    listed = {
+    columns = {
         "name": [v.table.name for v in found],
         "on": [indexed_table(catalog, v).name for v in found],
         "columns": [", ".join(index_columns(catalog, v)) for v in found],
         "include": [", ".join(included_columns(catalog, v)) for v in found],
     }
-    return pa.table({name: pa.array(values, pa.string()) for name, values in listed.items()})
+    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
 
 
 def _show_objects(catalog: Catalog, statement: statements.Show) -> pa.Table:
-    shown = catalog.user_tables if statement.object_kind == "tables" else [v.table for v in catalog.user_views]
-    names = sorted(t.name for t in shown)
+    tables = catalog.user_tables if statement.object_kind == "tables" else [v.table for v in catalog.user_views]
+    names = sorted(t.name for t in tables)
     return pa.table(
         {"name": pa.array(names if statement.like is None else match_names(names, statement.like), pa.string())}
     )
@@ -57,18 +57,18 @@ def _show_create(catalog: Catalog, statement: statements.ShowCreate) -> pa.Table
 
 def _describe(catalog: Catalog, statement: statements.Describe) -> pa.Table:
     table = catalog.table(statement.name)
-    places = {k.column.lower(): i + 1 for i, k in enumerate(table.key)}
-    shown = pa.table(
+    key_places = {k.column.lower(): i + 1 for i, k in enumerate(table.key)}
+    description = pa.table(
         {
             "column": pa.array([c.name for c in table.columns], pa.string()),
             "type": pa.array([str(c.type) for c in table.columns], pa.string()),
             "nullable": pa.array([c.nullable for c in table.columns], pa.bool_()),
-            "key": pa.array([places.get(c.name.lower()) for c in table.columns], pa.int32()),
+            "key": pa.array([key_places.get(c.name.lower()) for c in table.columns], pa.int32()),
         }
     )
     if all(c.default is None for c in table.columns):
-        return shown
-    return shown.append_column("default", pa.array([c.default for c in table.columns], pa.string()))
+        return description
+    return description.append_column("default", pa.array([c.default for c in table.columns], pa.string()))
 
 
 LISTINGS: Mapping[type, Callable[[Catalog, Any], pa.Table]] = {
@@ -77,4 +77,4 @@ LISTINGS: Mapping[type, Callable[[Catalog, Any], pa.Table]] = {
     statements.ShowCreate: _show_create,
     statements.Describe: _describe,
 }
-"""What answers each of these statements."""
+"""The function that answers each of these statements."""

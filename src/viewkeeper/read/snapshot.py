@@ -1,8 +1,8 @@
 """Snapshots: many reads of tables and views, all at one batch.
 
-Views show the batch that was published when the snapshot was taken; base tables show what they held at its cut, even if
-they were written since. The store keeps that state while the snapshot is open, at the price of space, so a snapshot
-ends by itself after `max_age` seconds: reads then raise SnapshotGone.
+Views show the batch that was published when the snapshot was opened. Base tables show their rows at that batch's cut,
+even if they were written since. The store keeps the state while the snapshot is open, which costs space, so a snapshot
+ends by itself after `max_age` seconds; reads then raise SnapshotGone.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MAX_AGE = 60.0
 class Snapshot:
     """One state of the database. Use it as a context manager, or call `close`.
 
-    `mixed`: also read views that are suspended, which show an older batch than the others. `asked` reads what `scan`
-    is given.
+    `mixed`: also read suspended views, which show an older batch than the others, and views with a cut of their own.
+    `build_request` checks the arguments of `scan`.
     """
 
     def __init__(
@@ -64,12 +64,13 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
-        """Let the state go. Closing twice is fine."""
+        """Release the state. Closing twice is fine."""
         self._timer.cancel()
         self._snapshot.close()
 
     def span(self, name: str) -> tuple[int, int]:
-        """The positions that a table or view shows here: the cut twice, or for SC and ISC from where to where."""
+        """The positions that a table or view shows: the cut twice, or for strategies SC and ISC the first and the
+        last."""
         found = self._snapshot.catalog.find(name)
         if isinstance(found, View) and found.suspended is not None:
             return found.suspended.cut, found.suspended.cut
@@ -78,7 +79,7 @@ class Snapshot:
         return self.token.position, self.token.position
 
     def get(self, name: str, key: Any) -> dict[str, Any] | None:
-        """The row of a table or view with this key, None if there is none."""
+        """The row of a table or view with this key; None if there is none."""
         table = self._table(name)
         return self._snapshot.get(table, check_key(table, key))
 
@@ -118,7 +119,7 @@ class Snapshot:
             raise self._gone_error(gone) from None
 
     def source(self, names: Sequence[str]) -> ReadState:
-        """This state for reads by any way, if it has these tables and views."""
+        """This state for reads by any access path. Raises if one of these tables and views cannot be read in it."""
         for name in names:
             self._table(name)
         return SnapshotState(self._store, self._snapshot, at_cut=True)
@@ -133,12 +134,12 @@ class Snapshot:
     def _scan_range(
         self, table: Table, low: bytes | None, high: bytes | None, limit: int | None
     ) -> Iterator[dict[str, Any]]:
-        left = limit
+        remaining = limit
         try:
             for batch in self._snapshot.scan(table, start=low, stop=high, limit=limit):
                 rows = to_visible_rows(table, pa.Table.from_batches([batch]))
-                rows = rows if left is None else rows.slice(0, left)
-                left = None if left is None else left - rows.num_rows
+                rows = rows if remaining is None else rows.slice(0, remaining)
+                remaining = None if remaining is None else remaining - rows.num_rows
                 yield from rows.to_pylist()
         except SnapshotGone as gone:
             raise self._gone_error(gone) from None
@@ -153,9 +154,13 @@ class Snapshot:
         if isinstance(found, View) and found.suspended is not None and not self._mixed:
             raise suspension_error(name, found.suspended, "A snapshot with mixed=True reads its old rows.")
         if isinstance(found, View) and found.own_cut is not None and not self._mixed:
-            at = found.own_cut
-            if at.low < at.cut or at.cut != self.token.position:
-                span = f"position {at.cut}" if at.low == at.cut else f"positions {at.low} to {at.cut}"
+            own_cut = found.own_cut
+            if own_cut.low < own_cut.cut or own_cut.cut != self.token.position:
+                span = (
+                    f"position {own_cut.cut}"
+                    if own_cut.low == own_cut.cut
+                    else f"positions {own_cut.low} to {own_cut.cut}"
+                )
                 raise BadValue(
                     f"{name} has a cut of its own: it shows {span}, the snapshot position {self.token.position}.",
                     hint="Read it without a snapshot, or take snapshot(mixed=True).",

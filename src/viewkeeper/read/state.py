@@ -1,9 +1,10 @@
-"""One state to read from.
+"""The state that one read sees.
 
-    Pins        a pinned state: views at its batch; base tables at its cut, or as they are in it
-    Positions   a log position, for readers in several processes and for stores that pin only views
+    SnapshotState   a snapshot of the store: views at its batch; base tables at its cut, or at their last write
+    PositionState   a log position, for readers in several processes and for stores whose snapshots hold only views
 
-An index shows the published batch, a base table that is read as it is may be ahead of it: `later` says by what.
+An index shows the published batch, and a base table that is read at its last write may be ahead of it:
+`index_overlay` is the difference.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ class ReadState(Protocol):
         """Stored rows by key, in any order."""
 
     def index_overlay(self, table: Table) -> ChangedKeys | None:
-        """What was done to a table after the state that its indexes show; None if nothing."""
+        """Changes of a table after the state that its indexes show; None if there are none."""
 
     def view_overlay(self, table: Table) -> ChangedKeys | None:
-        """What is not in the rows of `scan` and `find` either, and belongs to the state; None if nothing."""
+        """Changes that belong to the state but are not in the rows of `scan` and `find`; None if there are none."""
 
     def count(self, table: Table) -> int:
-        """Rows of a table, about."""
+        """The approximate number of rows of a table."""
 
     def estimate_rows(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> int:
-        """Rows of a key range, about; counted up to `most`."""
+        """The approximate number of rows of a key range; counted up to `limit`."""
 
     def key_histogram(self, table: Table) -> KeyHistogram:
-        """How its rows lie over its keys."""
+        """The table's key histogram."""
 
     def is_in_key_order(self, table: Table) -> bool:
-        """Whether `scan` knows ranges of keys, and gives rows in their order."""
+        """Whether `scan` supports key ranges, and returns rows in key order."""
 
 
 class SnapshotState:
-    """`at_cut`: base tables as views saw them. `ahead`: by view, what it has ahead of its batch."""
+    """`at_cut`: base tables at the batch's cut. `overlays`: by view, its changes after the batch."""
 
     def __init__(
         self, store: Store, snapshot: StoreSnapshot, *, at_cut: bool, overlays: Mapping[int, ChangedKeys] | None = None
@@ -67,8 +68,8 @@ class SnapshotState:
     def scan(
         self, table: Table, columns: Sequence[str], start: bytes | None, stop: bytes | None, limit: int | None
     ) -> Iterator[pa.Table]:
-        how = {"start": start, "stop": stop}
-        for batch in self._snapshot.scan(table, columns=columns, limit=limit, at_cut=self._at_cut, **how):
+        bounds = {"start": start, "stop": stop}
+        for batch in self._snapshot.scan(table, columns=columns, limit=limit, at_cut=self._at_cut, **bounds):
             yield pa.Table.from_batches([batch])
 
     def find(self, table: Table, keys: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -96,7 +97,7 @@ class SnapshotState:
 
 
 class PositionState:
-    """Tables at a position not before the cut of `batch`, which views and indexes show."""
+    """Tables at a position not before the cut of `batch`, the batch that views and indexes show."""
 
     def __init__(self, store: Store, position: int, batch: Batch | None) -> None:
         self._store, self._position = store, position
@@ -123,8 +124,8 @@ class PositionState:
         return None
 
     def index_overlay(self, table: Table) -> ChangedKeys | None:
-        """Up to now, so that it does not matter whether a batch was published since: what an index shows of any other
-        row, it showed at the position too."""
+        """The changes up to now, so that a batch published meanwhile does not matter: for every other row, an index
+        shows what it showed at the position."""
         now, cut = self._store.head(), self._batch.cut
         if not table.is_changed_by_writes or now <= cut:
             return None

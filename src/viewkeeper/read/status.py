@@ -1,4 +1,4 @@
-"""What a database is doing: its views, how far behind they are, and what their state weighs."""
+"""The status of a database: its views, how far behind they are, and the size of their state."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from viewkeeper.store.contract.store import Batch, Store
 from viewkeeper.syntax.show_create import create_table_sql, indexed_table, show_create
 
 ONLY_IN_JSON: Mapping[str, Any] = {"in_full": True}
-"""Marks what a listing leaves out and JSON has."""
+"""Marks a field that is only in the JSON output, not in listings."""
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table. `rejected`: rows that cannot be read and were put aside."""
+    """One table. `rejected`: rows that cannot be decoded and were set aside."""
 
     name: str
     rows: int
@@ -43,10 +43,10 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class ViewStatus:
-    """One view. State that several views share is counted for each of them in `state_bytes`: of one that is
-    `kept_with` others as a family it is the whole family's.
+    """One view. `state_bytes` counts state that several views share for each of them; for a member of a family
+    (`kept_with` others) it is the state of the whole family.
 
-    A suspended view stays at an older `epoch`; its lag is None when the log no longer reaches back so far.
+    A suspended view stays at an older `epoch`; its lag is None when the log no longer reaches back to its cut.
     """
 
     name: str
@@ -61,18 +61,19 @@ class ViewStatus:
     suspended: str | None
     sql: str = field(default="", metadata=ONLY_IN_JSON)
     index_of: str | None = field(default=None, metadata=ONLY_IN_JSON)
-    """Of an index: what it is of."""
+    """For an index: the name of its table or view."""
     kept_with: int = 0
-    """How many other views are kept together with it, as one family: its state is that of all of them."""
+    """Number of other members of its view family, which share its state."""
     suspended_since: float | None = field(default=None, metadata=ONLY_IN_JSON)
 
 
 @dataclass(frozen=True)
 class StageStatus:
-    """A stage of maintenance: what waits before it, and how its last batches went.
+    """A stage of maintenance: its queue, and the figures of its last batches.
 
-    Batches go one at a time, so the log, before `capture`, is where changed rows wait; before `merge` runs of
-    arrangements do. `rows_per_second` is what the stage does while it is at work, `busy_share` how much of the time.
+    Batches run one at a time, so changed rows are queued only in the log, before `capture`; runs of arrangements are
+    queued before `merge`. `rows_per_second` is the stage's rate while it works, `busy_share` the share of time in which
+    it works.
     """
 
     name: str
@@ -84,15 +85,15 @@ class StageStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A database's state at one moment; `state_bytes` counts shared state once, `memory` is the budget of the process
-    that made the last batch.
+    """A database's state at one moment. `state_bytes` counts shared state once; `memory` is the budget of the process
+    that ran the last batch.
 
-    `maintainer` names who maintains it, `error` is what a maintainer or the last audit failed on, `audit` says what
-    that audit found (None: there was none), `afterwards` what came after a published batch, failed, and is tried again
-    (None: nothing did), `rebuilds` how often state was made anew though nobody had asked for it, and `mended` why, the
-    last time; `recent` says how its last batches
-    went: percentiles of their time, and rates; `stages` where the time goes and what waits. `catch_up_seconds` is a
-    prediction from them, None when changes arrive as fast as they are worked off.
+    `maintainer` names the process that maintains; `error` is the failure of a maintainer or of the last audit; `audit`
+    is that audit's result (None: there was none); `afterwards` is work after a published batch that failed and will be
+    retried (None: there is none); `rebuilds` counts automatic repairs of the state, and `mended` is the reason of the
+    last one; `recent` has percentiles of the last batches' times, and rates; `stages` shows where the time goes and
+    what is queued. `catch_up_seconds` is predicted from `recent`; it is None when changes arrive as fast as they are
+    processed.
     """
 
     url: str
@@ -105,7 +106,7 @@ class Status:
     memory: int | None
     maintainer: str | None
     capture: str | None
-    """How changes are found just now, where there are several ways, and why."""
+    """How changes are captured at the moment, where there are several ways, and why."""
     error: str | None
     audit: str | None
     afterwards: str | None
@@ -120,13 +121,13 @@ class Status:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        shown = [("lag", f"{count_text(self.lag_changes, 'change')}, {self.lag_seconds:.1f} s")]
-        shown += [("state", f"{self.state_bytes / 1e6:.1f} MB"), ("maintainer", self.maintainer or "nobody")]
-        shown += [("error", self.error)] if self.error else []
+        facts = [("lag", f"{count_text(self.lag_changes, 'change')}, {self.lag_seconds:.1f} s")]
+        facts += [("state", f"{self.state_bytes / 1e6:.1f} MB"), ("maintainer", self.maintainer or "nobody")]
+        facts += [("error", self.error)] if self.error else []
         views = [[cell_text(getattr(v, name)) for name in _COLUMNS] for v in self.views]
         tables = [[t.name, cell_text(t.rows)] for t in self.tables]
         return (
-            html_table(["", ""], [[a, b] for a, b in shown], f"{self.url}, batch {self.epoch}")
+            html_table(["", ""], [[a, b] for a, b in facts], f"{self.url}, batch {self.epoch}")
             + html_table(_COLUMNS, views, count_text(len(self.views), "view"))
             + html_table(["name", "rows"], tables, count_text(len(self.tables), "table"))
         )
@@ -136,25 +137,25 @@ _COLUMNS = ("name", "rows", "epoch", "lag_changes", "lag_seconds", "state_bytes"
 
 
 def database_status(store: Store, catalog: Catalog) -> Status:
-    flow, sizes = cache.full_dataflow(store, catalog), _slot_sizes(store)
+    dataflow, sizes = cache.full_dataflow(store, catalog), _slot_sizes(store)
     batch = store.published_batch()
     epoch, cut = (batch.number, batch.cut) if batch is not None else (0, 0)
     recent = dict(batch.record.get("recent", {})) if batch is not None else {}
     lags: dict[tuple[int, tuple[int, ...]], tuple[int | None, float | None]] = {}
 
     def lag_of(cut: int, tables: tuple[int, ...]) -> tuple[int | None, float | None]:
-        """Views of the same tables are behind alike; the log is read once for them."""
+        """The lag of views of the same tables, which is the same: the log is read once for them."""
         if (cut, tables) not in lags:
             lags[cut, tables] = _lag(store, cut, tables)
         return lags[cut, tables]
 
-    lag, seconds = lag_of(cut, tuple(sorted(flow.used_columns)))
+    lag, seconds = lag_of(cut, tuple(sorted(dataflow.used_columns)))
     stages = _stage_statuses(recent.pop("stages", {}), lag or 0, batch)
-    note, audited = store.note(MAINTENANCE_NOTE), store.note(AUDIT)
+    note, audit = store.note(MAINTENANCE_NOTE), store.note(AUDIT)
     error = None if note is None else str(note["error"])
-    if error is None and audited is not None and "error" in audited:
-        error = f"audit: {audited['error']}"
-    mended = store.note(REPAIR_NOTE)
+    if error is None and audit is not None and "error" in audit:
+        error = f"audit: {audit['error']}"
+    repair = store.note(REPAIR_NOTE)
     return Status(
         store.url,
         epoch,
@@ -167,10 +168,10 @@ def database_status(store: Store, catalog: Catalog) -> Status:
         store.lease_holder(),
         store.describe_capture(),
         error,
-        None if audited is None else describe_audit_note(audited)[1],
+        None if audit is None else describe_audit_note(audit)[1],
         describe_cleanup_note(store.note(AFTERWARDS)),
-        mended.get("count", 1) if mended else 0,
-        "; ".join(mended["damage"]) if mended else None,
+        repair.get("count", 1) if repair else 0,
+        "; ".join(repair["damage"]) if repair else None,
         recent,
         stages,
         tuple(
@@ -178,18 +179,18 @@ def database_status(store: Store, catalog: Catalog) -> Status:
             for t in catalog.user_tables
         ),
         tuple(
-            _view_status(store, catalog, flow.views[view.table.storage_id], sizes, view, epoch, cut, recent, lag_of)
+            _view_status(store, catalog, dataflow.views[view.table.storage_id], sizes, view, epoch, cut, recent, lag_of)
             for view in catalog.user_views_and_indexes
         ),
     )
 
 
 def filter_views(status: Status, pattern: str | None) -> Status:
-    """A status of the views with these names only."""
+    """The status with only the views whose names match the pattern."""
     if pattern is None:
         return status
-    wanted = frozenset(match_names((v.name for v in status.views), pattern))
-    return replace(status, views=tuple(v for v in status.views if v.name in wanted))
+    names = frozenset(match_names((v.name for v in status.views), pattern))
+    return replace(status, views=tuple(v for v in status.views if v.name in names))
 
 
 def _table_status(store: Store, table: Table) -> TableStatus:
@@ -211,7 +212,7 @@ def _view_status(
     state = [] if suspended is not None else [sizes.get(slot, (0, 0)) for slot in compiled.slots]
     if view.own_cut is not None:
         epoch, cut = view.own_cut.epoch, view.own_cut.cut
-    elif view.synchronous_state is not None:  # its state lies among the store's rows, which nobody weighs
+    elif view.synchronous_state is not None:  # its state is in the store's tables, whose bytes are not measured
         cut, state = (
             store.head(),
             [(store.count(Table(n, "", (), ())), 0) for n in view.synchronous_state.state_table_ids],
@@ -244,14 +245,14 @@ def _stage_statuses(recent: Mapping[str, Any], pending_rows: int, batch: Batch |
 
 def _lag(store: Store, cut: int, tables: Sequence[int]) -> tuple[int | None, float | None]:
     try:
-        waiting = store.pending(cut, tables)
+        pending = store.pending(cut, tables)
     except SnapshotGone:
         return None, None
-    return waiting.rows, max(0.0, time.time() - waiting.oldest_time) if waiting.oldest_time is not None else 0.0
+    return pending.rows, max(0.0, time.time() - pending.oldest_time) if pending.oldest_time is not None else 0.0
 
 
 def _catch_up_seconds(recent: Mapping[str, Any], lag: int | None) -> float | None:
-    """Seconds until nothing waits, if batches go on as they did and changes come as they came."""
+    """Predicted seconds until no change is pending, if batches and changes go on at their recent rates."""
     if not lag:
         return None if lag is None else 0.0
     spare = recent.get("capacity_per_second", 0.0) - recent.get("changes_per_second", 0.0)

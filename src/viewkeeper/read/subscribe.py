@@ -1,15 +1,15 @@
-"""Subscriptions: a view's rows now, then every committed change, each exactly once.
+"""Subscriptions: a view's current rows, then every committed change, each exactly once.
 
     since=None    one delta with the current rows, then the changes after them
-    since=token   the changes after that position: what the token of the last delta that was dealt with says
+    since=token   the changes after that position: the token of the last delta that the subscriber has processed
 
-A view's commit appends its delta to the same log as every write, in the commit's transaction, so a position in the log
-is a position in the view's history, whoever crashes. Store a delta's token together with what it caused, and nothing
-is lost or seen twice. The log is kept for a while (`retention`, or `keep` for one subscriber); a position that is gone
-raises SnapshotGone, and the way to start over is to subscribe without `since`.
+A view's commit appends its delta to the same log as every write, in the commit's transaction, so a log position is a
+position in the view's history even after a crash. A subscriber that stores a delta's token together with the delta's
+effects loses no change and sees none twice. The log is kept for a while (`retention`, or `keep` for one subscriber).
+A position that the log no longer has raises SnapshotGone; the subscriber then starts over without `since`.
 
-A view that is suspended while it is followed gives a delta "suspended", and none after it until it is resumed. Then
-come the changes since, or, if its changes from there are not known or not kept, a delta "reset" and all rows.
+A view that is suspended during the subscription yields a delta "suspended", and no further one until it is resumed.
+Then come the changes since, or, if these are not known or not kept, a delta "reset" and all rows.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one batch did to a view: `rows` with their weights in the last column; resume after it with `token`.
+    """The effect of one batch on a view: `rows` with their weights in the last column; `token` resumes after it.
 
     The weight's column is `_w`, or `__w` where the table or view has a column `_w` of its own.
 
-    `kind`: "rows" for the first rows of a subscription, "changes" for a batch, "progress" when there was nothing for
-    this view up to the token, "suspended" when the view is not maintained from here on (`suspended` says why, since
-    when, and the batch and position that its rows stand for), "reset" when "rows" follow that replace all before them.
+    `kind`: "rows" for the first rows of a subscription, "changes" for a batch, "progress" when nothing changed in this
+    view up to the token, "suspended" when the view is not maintained from here on (`suspended` has the reason, the
+    time, and the batch and position that its rows stand for), "reset" when "rows" follow that replace all before them.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Delta:
     time: float
 
     def changes(self) -> Iterator[Change]:
-        """Row by row: rows that came and went with the same key are updates."""
+        """Row by row: a deleted and an inserted row with the same key are one update."""
         return pair_changes(self._table, self.rows)
 
     _table: Table
@@ -88,22 +88,23 @@ def subscribe(
     keep: tuple[str, float] | None = None,
     stale: bool = False,
 ) -> Iterator[Delta]:
-    """The deltas of a table or view, as they are committed. `stale`: a suspended view may give its old rows first.
+    """The deltas of a table or view, as they are committed. `stale`: a suspended view may first yield its old rows.
 
-    `timeout`: end when nothing came for so many seconds (None: never). `progress`: give a mark when nothing came for so
-    many seconds. `keep` (name, seconds): hold the log for this subscriber, so that it can come back that much later.
+    `timeout`: end after this many seconds without a change (None: never). `progress`: yield a progress delta after this
+    many seconds without a change. `keep` (name, seconds): hold the log for this subscriber, so that it can come back
+    that much later.
     """
     table = store.catalog().table(name)
-    for what, given in (("timeout", timeout), ("progress", progress)):
-        if given is not None:
-            arguments.check_seconds(given, what)
+    for argument, seconds in (("timeout", timeout), ("progress", progress)):
+        if seconds is not None:
+            arguments.check_seconds(seconds, argument)
     if keep is not None:
         hint = "Give a name and a number of seconds: (name, seconds)."
         if not isinstance(keep, (tuple, list)) or len(keep) != 2:
             raise BadValue(f"keep is {arguments.shorten(keep)}.", hint=hint)
         arguments.check_text(keep[0], "keep's name", hint)
         arguments.check_seconds(keep[1], "keep's time", positive=True)
-    store.settled_position(table)  # a table that cannot be subscribed to says so now
+    store.settled_position(table)  # raises now for a table that cannot be subscribed to
     start = None if since is None else position_of(store, since)
     if start is None:
         refuse_suspended(store.catalog().find_by_id(table.id), stale=stale)
@@ -128,7 +129,7 @@ def _deltas(
     else:
         hold = _SubscriptionHold(store, table, keep, start)
         follower = Follower(store, table, start)
-    heard = marked = time.monotonic()
+    last_change = last_mark = time.monotonic()
     while True:
         hold.move(follower.position)
         found = False
@@ -140,39 +141,39 @@ def _deltas(
                 follower.position = delta.token.position
             yield delta
             hold.move(follower.position)
-        table, at = follower.table, follower.position
+        table, position = follower.table, follower.position
         now = time.monotonic()
         if found:
-            heard = marked = now
+            last_change = last_mark = now
             continue
-        if progress is not None and now - marked >= progress:
-            marked = now
-            yield _make_delta("progress", store, table, empty_changes(table), at)
-        if timeout is not None and now - heard >= timeout:
+        if progress is not None and now - last_mark >= progress:
+            last_mark = now
+            yield _make_delta("progress", store, table, empty_changes(table), position)
+        if timeout is not None and now - last_change >= timeout:
             return
-        time.sleep(poll_pause(now - heard))
+        time.sleep(poll_pause(now - last_change))
 
 
 class Follower:
-    """Reads what happened to a table or view since it last looked: `at` is the position that it has read up to."""
+    """Reads the changes of a table or view since the last call: it has read the log up to `position`."""
 
     def __init__(
         self, store: Store, table: Table, position: int, reported_suspension: Suspension | None = None
     ) -> None:
         self.table, self.position = table, position
         self.reported_suspension = reported_suspension
-        """The suspension that was told of last."""
+        """The suspension that was last reported."""
         self._store = store
 
     def read_new_deltas(self) -> Iterator[Delta]:
-        """The deltas up to now. After "reset" there is none: who follows reads all rows, and goes on from there."""
+        """The deltas up to now. "reset" is the last one: the follower then reads all rows and continues from there."""
         found, head = self._look_up()
         suspended = suspension_of(found)
         resumed = self.reported_suspension is not None and suspended is None
-        known = (
+        continuous = (
             not isinstance(found, View) or self.position >= found.complete_since
-        )  # else the view was made anew meanwhile
-        if known and head > self.position:
+        )  # otherwise the view was rebuilt meanwhile
+        if continuous and head > self.position:
             try:
                 for position, delta in deltas_by_call(self._store, self.table, self.position, head):
                     self.position = position
@@ -181,11 +182,11 @@ class Follower:
             except SnapshotGone:
                 if not resumed:
                     raise
-                known = False
+                continuous = False
         if suspended is not None and suspended != self.reported_suspension:
             yield suspension_delta(self._store, self.table, suspended, self.position)
         self.reported_suspension = suspended
-        if not known and suspended is None:
+        if not continuous and suspended is None:
             yield reset_delta(self._store, self.table, self.position)
 
     def _look_up(self) -> tuple[Table | View, int]:
@@ -197,8 +198,8 @@ class Follower:
                 raise UnknownName(f"{name} was dropped or replaced.", hint=hint)
             self.table = found.table if isinstance(found, View) else found
             head = self._store.settled_position(self.table)
-            again = self._store.catalog().find_by_id(self.table.id)
-            if suspension_of(again) == suspension_of(found):
+            checked = self._store.catalog().find_by_id(self.table.id)
+            if suspension_of(checked) == suspension_of(found):
                 return found, head
 
 
@@ -207,46 +208,48 @@ def suspension_of(object_: Table | View | None) -> Suspension | None:
 
 
 def suspension_delta(store: Store, table: Table, suspended: Suspension, position: int) -> Delta:
-    """The delta that tells of a suspension."""
-    told = _make_delta("suspended", store, table, empty_changes(table), position, suspended.time)
-    return replace(told, suspended=suspended)
+    """The delta that reports a suspension."""
+    delta = _make_delta("suspended", store, table, empty_changes(table), position, suspended.time)
+    return replace(delta, suspended=suspended)
 
 
 def reset_delta(store: Store, table: Table, position: int) -> Delta:
-    """The delta that says that rows follow which replace all before them."""
+    """The delta that announces rows which replace all rows before them."""
     return _make_delta("reset", store, table, empty_changes(table), position)
 
 
 def _current_delta(store: Store, table: Table) -> Delta:
-    rows, at = _current_rows(store, table)
+    rows, position = _current_rows(store, table)
     weights = pa.array(np.ones(rows.num_rows, np.int64))
-    return _make_delta("rows", store, table, rows.append_column(table.weight_column, weights), at)
+    return _make_delta("rows", store, table, rows.append_column(table.weight_column, weights), position)
 
 
 def _current_rows(store: Store, table: Table) -> tuple[pa.Table, int]:
     source = store.logged_table(table)
-    if source is not table:  # rows and changes must be of one kind: what the view has not seen yet, it will tell of
-        rows, at = _current_rows(store, source)
-        return rows.select(table.external_schema.names).cast(table.external_schema), at
+    if (
+        source is not table
+    ):  # rows and changes must come from one table: what the view has not seen yet follows as changes
+        rows, position = _current_rows(store, source)
+        return rows.select(table.external_schema.names).cast(table.external_schema), position
     if not table.is_stored:
         from viewkeeper.read.lazy.evaluate import read_virtual_view
 
         return read_virtual_view(store, table.name)
-    pinned = store.open_snapshot()
+    snapshot = store.open_snapshot()
     try:
-        # A base table's pinned rows are those of the batch's cut: what came after follows as changes.
-        rows = to_visible_rows(table, pa.Table.from_batches(list(pinned.scan(table)), table.arrow))
-        return rows, pinned.batch.cut if table.is_changed_by_writes else pinned.head
+        # A base table's rows in the snapshot are those of the batch's cut: later writes follow as changes.
+        rows = to_visible_rows(table, pa.Table.from_batches(list(snapshot.scan(table)), table.arrow))
+        return rows, snapshot.batch.cut if table.is_changed_by_writes else snapshot.head
     finally:
-        pinned.close()
+        snapshot.close()
 
 
 def deltas_by_call(store: Store, table: Table, after: int, up_to: int) -> Iterator[tuple[int, Delta]]:
-    """What each commit or write call in (after, upto] did to the table, with its position."""
+    """The effect of each commit or write call in (after, up_to] on the table, with its position."""
     try:
         entries = list(store.entries(table, table.arrow.names, after, up_to))
-    except SnapshotGone as gone:
-        raise _too_old_error(table, after) from gone
+    except SnapshotGone as error:
+        raise _too_old_error(table, after) from error
     for position, chunks in groupby(entries, key=lambda entry: entry[0]):
         parts = list(chunks)
         rows = _to_visible_delta(table, pa.concat_tables([rows for _, _, rows in parts]))
@@ -255,9 +258,9 @@ def deltas_by_call(store: Store, table: Table, after: int, up_to: int) -> Iterat
 
 
 def _to_visible_delta(table: Table, delta: pa.Table) -> pa.Table:
-    """A delta of stored rows as a user sees it: a bag's counts become weights.
+    """Convert a delta of stored rows to visible rows: a bag's counts become weights.
 
-    Changes of a column that was dropped since are none.
+    Changes that affect only dropped columns cancel out.
     """
     weights = delta[WEIGHT]
     if table.is_bag:
@@ -265,11 +268,11 @@ def _to_visible_delta(table: Table, delta: pa.Table) -> pa.Table:
         delta = delta.drop_columns([COUNT])
     if table.is_bag or (table.dropped_columns and not table.family):
         names = delta.column_names[:-1]
-        places = [f"{ROW_INDEX}{i}" for i in range(len(names))]  # Arrow takes a name that begins with . or [ for a path
-        delta = delta.set_column(len(names), WEIGHT, weights).rename_columns([*places, WEIGHT])
-        delta = delta.group_by(places).aggregate([(WEIGHT, "sum")])
+        indexed = [f"{ROW_INDEX}{i}" for i in range(len(names))]  # Arrow reads a name that begins with . or [ as a path
+        delta = delta.set_column(len(names), WEIGHT, weights).rename_columns([*indexed, WEIGHT])
+        delta = delta.group_by(indexed).aggregate([(WEIGHT, "sum")])
         weights = delta[f"{WEIGHT}_sum"]
-        delta = delta.select(places).rename_columns(names)
+        delta = delta.select(indexed).rename_columns(names)
         present = pc.not_equal(weights, 0)
         delta, weights = delta.filter(present), weights.filter(present)
     rows = delta.select([c.name for c in table.columns]).cast(table.external_schema)
@@ -279,19 +282,20 @@ def _to_visible_delta(table: Table, delta: pa.Table) -> pa.Table:
 def pair_changes(
     table: Table, rows: pa.Table, display_rows: Sequence[dict[str, Any]] | None = None
 ) -> Iterator[Change]:
-    """A delta row by row: rows that came and went with the same key are updates. `shown`: the rows in another form."""
+    """A delta row by row: a deleted and an inserted row with the same key are one update. `display_rows`: the rows in
+    another form."""
     weights = rows[table.weight_column].to_pylist()
     visible = rows.drop_columns([table.weight_column])
-    inside = visible.cast(pa.schema([table.arrow.field(c.name) for c in table.columns]))
-    keys = encode_keys(table, inside).to_pylist()
-    came: dict[bytes, list[dict[str, Any]]] = {}
-    went: dict[bytes, list[dict[str, Any]]] = {}
+    internal = visible.cast(pa.schema([table.arrow.field(c.name) for c in table.columns]))
+    keys = encode_keys(table, internal).to_pylist()
+    inserted: dict[bytes, list[dict[str, Any]]] = {}
+    deleted: dict[bytes, list[dict[str, Any]]] = {}
     for key, row, weight in zip(
         keys, visible.to_pylist() if display_rows is None else display_rows, weights, strict=True
     ):
-        (came if weight > 0 else went).setdefault(key, []).extend([row] * abs(weight))
+        (inserted if weight > 0 else deleted).setdefault(key, []).extend([row] * abs(weight))
     for key in dict.fromkeys(keys):
-        before, after = went.get(key, []), came.get(key, [])
+        before, after = deleted.get(key, []), inserted.get(key, [])
         both = min(len(before), len(after))
         yield from (Change(b, a) for b, a in zip(before[:both], after[:both], strict=True))
         yield from (Change(b, None) for b in before[both:])
@@ -305,12 +309,12 @@ def _make_delta(
 
 
 def empty_changes(table: Table) -> pa.Table:
-    """The rows of a delta that has none."""
+    """The rows of a delta without changes."""
     return table.external_schema.empty_table().append_column(table.weight_column, pa.array([], pa.int64()))
 
 
 def check_since(store: Store, table: Table, position: int) -> None:
-    """Whether the changes after a position are all of this view's, or SnapshotGone."""
+    """Raise SnapshotGone unless the log has all changes of this view after the position."""
     view = store.catalog().find_by_id(table.id)
     if isinstance(view, View) and position < view.complete_since:
         raise _too_old_error(table, position)
@@ -325,7 +329,7 @@ def _too_old_error(table: Table, position: int) -> SnapshotGone:
 
 
 class _SubscriptionHold:
-    """A subscriber's hold on the log, moved on as it goes and renewed well before it expires."""
+    """A subscriber's hold on the log: it follows the subscriber's position, and is renewed well before it expires."""
 
     def __init__(self, store: Store, table: Table, keep: tuple[str, float] | None, position: int) -> None:
         self._store, self._table, self._keep, self._next = store, table, keep, 0.0

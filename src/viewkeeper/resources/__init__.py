@@ -1,1 +1,1 @@
-"""What a process owns: memory, files, DuckDB connections. Each is bounded, and refused in a forked child."""
+"""Resources of a process: memory, files, DuckDB connections. Each is bounded, and refuses use in a forked child."""

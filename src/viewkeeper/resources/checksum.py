@@ -1,4 +1,4 @@
-"""A file that sums up what is written to it: whoever reads it later can tell whether it is whole."""
+"""A file writer that computes a checksum of what it writes, so that a reader can verify that the file is complete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import xxhash
 
 
 class ChecksummedWriter:
-    """Knows how far it has come, and the checksum of all since that was last reset."""
+    """Tracks the position in the file, and the checksum of the bytes since its last reset."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file

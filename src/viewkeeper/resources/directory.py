@@ -1,12 +1,12 @@
-"""A directory of files that is on this machine, mounted there, or elsewhere behind a URL, with copies here.
+"""A state directory: on this machine, mounted there, or remote behind a URL with a local cache.
 
-    /path                   a local or mounted directory: the files are where they are
-    s3:// gs:// hdfs:// …   what `pyarrow.fs` can open (`elsewhere`): a file is written here and copied there before it
-                            counts; it, or the range that is wanted, is copied here when it is first read (`copies`),
-                            and mapped from then on
+    /path                   a local or mounted directory: its files are used in place
+    s3:// gs:// hdfs:// …   what `pyarrow.fs` can open (`object_store`): a file is written locally and uploaded before
+                            it counts; the file, or the requested range of it, is copied here on its first read
+                            (`file_cache`) and mapped from then on
 
-Files are written once, under names of their own, and never changed. So a copy is as good as the file, whoever made it,
-and what is listed nowhere is garbage (`sweeping`).
+Files are written once, under unique names, and never changed. So a copy is equivalent to the file, whichever process
+made it, and a file that no manifest lists is garbage (`unlisted_files`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from viewkeeper.resources.file_cache import FileCache, mark_used
 from viewkeeper.resources.object_store import RemoteDirectory
 
 _CREATED: set[tuple[str, Path]] = set()
-"""Directories elsewhere that this process has made, and where their copies are: making one takes three requests."""
+"""Remote directories that this process has created, with their cache paths: a creation takes three requests."""
 
 
 def flush_directory(path: str | os.PathLike[str]) -> None:
-    """Make the names of new files last: a file's own flush does not."""
+    """Make the names of new files durable: flushing a file does not flush its directory entry."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -36,7 +36,8 @@ def flush_directory(path: str | os.PathLike[str]) -> None:
 
 
 class StateDirectory(os.PathLike[str]):
-    """`str` names it to other processes; as a path it is where its files, or their copies, are on this machine."""
+    """`str` gives the location, which other processes can open; as a path it is the local directory with the files or
+    their copies."""
 
     def __init__(self, location: str | os.PathLike[str]) -> None:
         self._location = str(location)
@@ -54,7 +55,7 @@ class StateDirectory(os.PathLike[str]):
         return self._local_path / name
 
     def subdirectory(self, name: str) -> StateDirectory:
-        """A directory in it, opened with the same options if it is behind a URL."""
+        """Return a directory inside this one, opened with the same options if it is behind a URL."""
         path, mark, options = self._location.partition("?") if self._remote is not None else (self._location, "", "")
         return StateDirectory(f"{path.rstrip('/')}/{name}{mark}{options}")
 
@@ -64,7 +65,7 @@ class StateDirectory(os.PathLike[str]):
 
     @property
     def is_object_store(self) -> bool:
-        """In an object store: each request costs tens of milliseconds."""
+        """Whether the files are in an object store, where each request costs tens of milliseconds."""
         return self._remote is not None and self._remote.is_object_store
 
     def exists(self) -> bool:
@@ -90,55 +91,56 @@ class StateDirectory(os.PathLike[str]):
             _CREATED.add((self._location, self._local_path))
 
     def upload(self, name: str) -> None:
-        """A file that was written here now counts: elsewhere, it is there when this returns."""
+        """Publish a file that was written locally. When this returns, a remote directory has it."""
         if self._remote is not None:
             with self._report_errors(f"given {name}"):
                 self._remote.put(name, self._local_path / name)
 
     def fetch(self, name: str, *, refresh: bool = False) -> Path:
-        """Where the file is on this machine, or where it would be; `again`: not the copy that is there already."""
+        """Return the file's local path, which may not exist. `refresh` copies a remote file again."""
         path = self._local_path / name
-        there = self._remote
-        if there is None or self._cache is None or (not refresh and mark_used(path)):
+        remote = self._remote
+        if remote is None or self._cache is None or (not refresh and mark_used(path)):
             return path
         try:
             with self._report_errors(f"asked for {name}"):
-                self._cache.add(path, lambda target: there.get(name, target))
+                self._cache.add(path, lambda target: remote.get(name, target))
         except FileNotFoundError:
             self._cache.evict(name)
         return path
 
     def fetch_range(self, name: str, offset: int, length: int, *, refresh: bool = False) -> tuple[Path, int]:
-        """Where these bytes of a file are on this machine: in which file, and from which byte on."""
-        there = self._remote
-        if there is None or self._cache is None:
+        """Return the local file that has these bytes of a file, and their offset in it."""
+        remote = self._remote
+        if remote is None or self._cache is None:
             return self._local_path / name, offset
         if refresh:
             self._cache.evict(name)
         try:
             with self._report_errors(f"asked for {name}"):
                 return self._cache.find_or_fetch(
-                    name, offset, length, lambda target: there.get(name, target, offset, length)
+                    name, offset, length, lambda target: remote.get(name, target, offset, length)
                 )
         except FileNotFoundError:
             return self._local_path / name, offset
 
     def list_names(self, pattern: str, *, min_age: float = 0.0) -> list[str]:
-        """The files, and whole copies of files, with such names; `older`: not touched for so many seconds."""
-        before = time.time() - min_age
-        found: dict[str, float] = {}
+        """Return the names of files and of whole copies that match; `min_age` is the minimum time in seconds
+        since a file was written or used."""
+        latest = time.time() - min_age
+        mtimes: dict[str, float] = {}
         with suppress(FileNotFoundError):
             for path in self._local_path.glob(pattern):
                 with suppress(FileNotFoundError):
-                    found[path.name] = path.stat().st_mtime
+                    mtimes[path.name] = path.stat().st_mtime
         if self._remote is not None:
             with self._report_errors("listed"):
-                listed = self._remote.list_files()
-            found |= {i.base_name: i.mtime.timestamp() for i in listed if fnmatch(i.base_name, pattern)}
-        return sorted(name for name, touched in found.items() if not min_age or touched < before)
+                infos = self._remote.list_files()
+            mtimes |= {i.base_name: i.mtime.timestamp() for i in infos if fnmatch(i.base_name, pattern)}
+        return sorted(name for name, touched in mtimes.items() if not min_age or touched < latest)
 
     def total_bytes(self, pattern: str) -> int:
-        """Bytes of the files with such names."""
+        """Return the total size of the files whose names match."""
         if self._remote is None:
             total = 0
             for path in self._local_path.glob(pattern):
@@ -149,7 +151,7 @@ class StateDirectory(os.PathLike[str]):
             return sum(i.size or 0 for i in self._remote.list_files() if fnmatch(i.base_name, pattern))
 
     def remove(self, name: str) -> None:
-        """Again is no error."""
+        """Remove a file; removing it a second time is no error."""
         if self._remote is None or self._cache is None:
             (self._local_path / name).unlink(missing_ok=True)
             return

@@ -1,10 +1,10 @@
-"""Copies on this machine of files that are elsewhere: made when they are first read, forgotten when they are too many.
+"""A cache on this machine of remote files: a copy is made on first read and evicted when the cache is full.
 
-    b7-1f.vkr            a whole file: written here and saved there, or read as a whole
-    b7-1f.vkr@64+9000    a range of it, from byte 64 on
+    b7-1f.vkr            a whole file: written locally and uploaded, or read as a whole
+    b7-1f.vkr@64+9000    a range of it: 9,000 bytes from byte 64 on
 
-Files never change, so a copy is as good as the file. Which ones go is decided by when they were last opened, over all
-processes of this machine; one that is mapped stays readable to who has mapped it.
+Files never change, so a copy is equivalent to the file. Copies are evicted by the time of their last use, over all
+processes of this machine; a mapped copy stays readable for the process that has mapped it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 from viewkeeper.resources.object_store import split_cache_option
 
 MAX_UNUSED_SECONDS = 7 * 86_400.0
-"""A copy that nobody opened for so long goes in any case: its file may have been removed by another machine."""
+"""A copy that was not used for this long is evicted in any case: another machine may have removed its file."""
 
 _DISK_FRACTION = 5
-"""Without a limit of their own, copies take up to this part of the disk."""
+"""Without an explicit limit, copies take at most this fraction (1/n) of the disk."""
 _MIN_AGE_SECONDS = 60.0
-"""What was written just now may not have been saved yet."""
+"""A younger copy is not evicted: it may be a new file that is not uploaded yet."""
 _RESCAN_BYTES = 64 << 20
-"""So much may be added before the directory is looked through again."""
+"""Bytes that may be added before the directory is scanned again."""
 
 
 class FileCache:
-    """The copies of one directory. `limit`: bytes; None: a part of the disk."""
+    """The copies of one remote directory. `limit` is in bytes; None means a fraction of the disk."""
 
     def __init__(self, location: str, limit: int | None) -> None:
         self.path = cache_directory(location)
@@ -39,7 +39,8 @@ class FileCache:
         self._added_bytes: int | None = None
 
     def find_or_fetch(self, name: str, offset: int, length: int, fetch: Callable[[Path], None]) -> tuple[Path, int]:
-        """Where this range of a file lies here, and from which byte on; `read` makes a copy if there is none."""
+        """Return the local file that has this range of `name`, and the range's offset in it; `fetch` makes a missing
+        copy of the range."""
         whole, part = self.path / name, self.path / f"{name}@{offset}+{length}"
         for path, start in ((whole, offset), (part, 0)):
             if mark_used(path):
@@ -54,15 +55,15 @@ class FileCache:
             self._make_room(path.stat().st_size)
 
     def evict(self, name: str) -> None:
-        """The file is gone, or its copies are damaged."""
+        """Remove all copies of a file: the file was removed, or the copies are damaged."""
         (self.path / name).unlink(missing_ok=True)
         for path in self.path.glob(f"{name}@*"):
             path.unlink(missing_ok=True)
 
     def evict_unused(self) -> None:
-        before = time.time() - MAX_UNUSED_SECONDS
+        latest = time.time() - MAX_UNUSED_SECONDS
         for path, _, opened in self._entries():
-            if opened < before:
+            if opened < latest:
                 path.unlink(missing_ok=True)
 
     def _make_room(self, added: int) -> None:
@@ -70,11 +71,11 @@ class FileCache:
             self._added_bytes += added
             return
         self._added_bytes = 0
-        found = sorted(self._entries(), key=lambda one: one[2])
-        excess = sum(size for _, size, _ in found) - self._max_bytes()
-        before = time.time() - _MIN_AGE_SECONDS
-        for path, size, opened in found:
-            if excess <= 0 or opened > before:
+        entries = sorted(self._entries(), key=lambda entry: entry[2])
+        excess = sum(size for _, size, _ in entries) - self._max_bytes()
+        latest = time.time() - _MIN_AGE_SECONDS
+        for path, size, opened in entries:
+            if excess <= 0 or opened > latest:
                 return
             path.unlink(missing_ok=True)
             excess -= size
@@ -83,27 +84,27 @@ class FileCache:
         return shutil.disk_usage(self.path).total // _DISK_FRACTION if self._limit is None else self._limit
 
     def _entries(self) -> Iterator[tuple[Path, int, float]]:
-        """Each copy, its size, and when it was last opened."""
+        """Yield each copy with its size and the time of its last use."""
         with suppress(FileNotFoundError):
             for path in self.path.iterdir():
                 with suppress(FileNotFoundError):
-                    about = path.stat()
+                    status = path.stat()
                     if path.is_file() and not path.name.startswith("."):
-                        yield path, about.st_size, about.st_mtime
+                        yield path, status.st_size, status.st_mtime
 
 
 def mark_used(path: Path) -> bool:
-    """Whether the copy is there; from now on it was opened just now."""
+    """Mark the copy as used now; return whether it exists."""
     try:
         os.utime(path)
     except FileNotFoundError:
         return False
-    except PermissionError:  # another user's: it can be read all the same
+    except PermissionError:  # the copy belongs to another user; it can be read nevertheless
         return path.exists()
     return True
 
 
 def cache_directory(location: str) -> Path:
-    """A directory of its own for the copies of what is behind a URL; options of ours do not make it another one."""
+    """Return the cache directory of a URL. The cache option is ignored, so it does not select another directory."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "viewkeeper" / "state" / hashlib.sha256(split_cache_option(location)[0].encode()).hexdigest()[:24]

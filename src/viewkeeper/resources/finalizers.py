@@ -1,7 +1,7 @@
-"""What is done when a handle is lost: its last reference goes and nobody has closed it.
+"""Cleanup of handles that were lost: the last reference is gone and `close` was not called.
 
-It is done by a thread of its own. The last reference may go anywhere, also inside a garbage collection that began
-while this very thread holds a lock which closing needs.
+A separate thread runs the cleanup. The last reference may be dropped anywhere, also inside a garbage collection that
+began while the same thread holds a lock which the cleanup needs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from viewkeeper.resources.fork_guard import module_lock
 
 _Cleanup = tuple[Callable[..., object], tuple[Any, ...]]
 _cleanups: SimpleQueue[_Cleanup | None] = SimpleQueue()
-"""None: the interpreter ends."""
+"""Cleanups to run. None stops the thread when the interpreter ends."""
 _thread: threading.Thread | None = None
 _starting = module_lock()
 _EXIT_TIMEOUT = 60.0
-"""Seconds that the end of the interpreter waits for what is being closed."""
+"""Seconds that the interpreter's exit waits for running cleanups."""
 
 
 def add_finalizer(owner: object, action: Callable[..., object], *args: Any) -> weakref.finalize[Any, Any]:
-    """Call `action` some time after the owner is gone, unless what is returned is detached before. Not at exit."""
+    """Call `action` some time after `owner` is collected, unless the returned finalizer is detached before. The
+    finalizer does not run at exit."""
     _ensure_thread()
     finalizer = weakref.finalize(owner, _cleanups.put, (action, args))
     finalizer.atexit = False
@@ -45,13 +46,13 @@ def _ensure_thread() -> None:
 def _run_cleanups(cleanups: SimpleQueue[_Cleanup | None]) -> None:
     while (work := cleanups.get()) is not None:
         action, args = work
-        with suppress(Exception):  # nobody is there to be told
+        with suppress(Exception):  # the handle has no owner to which an error could be reported
             action(*args)
         del work, action, args
 
 
 def _at_exit() -> None:
-    """What was lost before is closed (`model.threads` says why); what is lost later, the system does."""
+    """Wait until the handles lost so far are closed (`model.threads` says why). The system closes the later ones."""
     if _thread is not None:
         _cleanups.put(None)
         _thread.join(_EXIT_TIMEOUT)
@@ -61,7 +62,7 @@ atexit.register(_at_exit)
 
 
 def _after_fork() -> None:
-    """The thread is the parent's; what it had to do is the parent's too."""
+    """Drop the thread and its queue in a forked child: both, and the queued cleanups, are the parent's."""
     global _thread, _cleanups
     _thread, _cleanups = None, SimpleQueue()
 

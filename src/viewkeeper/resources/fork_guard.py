@@ -1,16 +1,16 @@
-"""What a forked child has of its parent: handles that refuse, things that nobody ends, locks that are free.
+"""Protection of a forked child from what it inherits: its handles refuse calls, and its module locks are free.
 
-A child has its parent's memory and none of its threads. So a lock may be held there by a thread that is none; a DuckDB
-or a RocksDB that is ended waits for threads that are none, or crashes; a connection has two who speak; and an
-environment of LMDB that is closed frees the parent's places among its readers. In a child
+A child has its parent's memory and none of its threads. So a lock may be held in the child by a thread that does not
+exist there; closing a DuckDB or RocksDB handle waits for threads that do not exist, or crashes; a connection has two
+processes that speak on it; and closing an LMDB environment frees the parent's slots in the reader table. In a child:
 
-    what is `owned`      refuses every call, by being of another class from then on; to close it does nothing
-    what is to `keep`    is never ended, not by the garbage collector and not at the end of the interpreter
-    what was garbage     is never collected: there may be a DuckDB in it
-    `end_at_once`        leaves out what a library does when the process ends, where that waits for its threads
-    a `module_lock`      is free, whoever held it
+    an `owned` handle           refuses every call, because its class is replaced; `close` does nothing
+    `never_release`             an object is never finalized, neither by the garbage collector nor at exit
+    garbage at the fork         is never collected: it may contain a DuckDB handle
+    `exit_without_cleanup`      skips exit handlers of native libraries, where these wait for their threads
+    a `module_lock`             is free, even if a thread of the parent held it
 
-and the child opens a database for itself. Who does not fork pays for none of it: no call asks whose process this is.
+The child opens the database again. A process that does not fork pays nothing: no call checks the process id.
 """
 
 from __future__ import annotations
@@ -30,37 +30,39 @@ _process_id = os.getpid()
 
 
 def owned(handle: object, description: str) -> None:
-    """The handle is of this process alone. `said`: what of it, as "The database lmdb:x was opened"."""
+    """Register a handle as usable in this process only. `description` begins its refusal in a child, for example "The
+    database lmdb:x was opened"."""
     _owned_handles[handle] = description
 
 
 def never_release(value: object) -> None:
-    """For a forked child: the thing is the parent's, and lasts as long as this process."""
+    """Keep an inherited object until this process ends (for a forked child): the object is the parent's."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def exit_without_cleanup() -> None:
-    """For a forked child: when Python has ended, so does the process, with its exit code and what it has written."""
+    """Skip native exit handlers (for a forked child): after Python's own exit, the process ends at once, with its exit
+    code and flushed output."""
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # what is registered last is called first
+    if hasattr(libc, "on_exit"):  # the function that is registered last is called first
         libc.on_exit(libc._exit, None)
         libc.on_exit(libc.fcloseall, None)
 
 
 def module_lock() -> threading.Lock:
-    """A lock for what a whole process shares."""
+    """Return a lock for process-wide state, which is free in a forked child."""
     lock = threading.Lock()
     os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]
     return lock
 
 
 def _ignore_close(handle: Any, *_: object, **_named: object) -> None:
-    """How an inherited handle is closed: it is the parent's."""
+    """Replace `close` of an inherited handle: the resource is the parent's."""
 
 
 def _refuse_call(handle: Any, name: str) -> Any:
-    """What an inherited handle says. It has nothing any more, so this is asked for whatever its methods look for."""
-    if name.startswith("__"):  # what Python looks for on its own
+    """Refuse a call on an inherited handle. Its `__dict__` is empty, so every lookup of a method ends here."""
+    if name.startswith("__"):  # special names that Python looks up by itself
         raise AttributeError(name)
     raise StoreError(handle._refusal, hint="Open the database again in this process.")
 
@@ -73,13 +75,13 @@ def _after_fork() -> None:
     gc.freeze()
     parents, parent = dict(_owned_handles), _process_id
     _owned_handles, _process_id = weakref.WeakKeyDictionary(), os.getpid()
-    for handle, said in parents.items():
+    for handle, description in parents.items():
         never_release(handle.__dict__)
         kind = type(handle)
         handle.__class__ = types.new_class(
             kind.__name__, (kind,), exec_body=lambda body: body.update(_INHERITED_METHODS)
         )
-        handle.__dict__ = {"_refusal": f"{said} by process {parent}, of which this one is a fork."}
+        handle.__dict__ = {"_refusal": f"{description} by process {parent}, of which this one is a fork."}
 
 
 os.register_at_fork(after_in_child=_after_fork)

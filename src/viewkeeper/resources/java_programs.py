@@ -1,11 +1,11 @@
-"""Java programs that are run and not linked: their jars, fetched once with Maven on first use.
+"""Java programs that run as separate processes: their jars are fetched with Maven on first use.
 
-    home/                 a variable names it, default ~/.cache/viewkeeper/NAME-VERSION
-      lib/                the jars; complete as soon as it exists (moved into place in one rename)
+    home/                 named by an environment variable, by default ~/.cache/viewkeeper/NAME-VERSION
+      lib/                the jars; complete as soon as it exists (moved into place with one rename)
       fetch.lock          held while fetching, so that two processes do not fetch twice
-      fetch.log           what Maven said
+      fetch.log           Maven's output
 
-What is fetched is pinned by a `pom.xml` in the package that runs the program.
+The versions of the jars are pinned by a `pom.xml` in the package that runs the program.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from viewkeeper.errors import MissingDependency, StoreError
 
 @dataclass(frozen=True)
 class JavaProgram:
-    """One program."""
+    """A Java program, and where its jars come from."""
 
     program: str
-    """As a user knows it: HBase."""
+    """The program's name for users, such as HBase."""
     version: str
     package: str
-    """Whose `pom.xml` says what to fetch."""
+    """The package whose `pom.xml` lists the jars."""
     variable: str
-    """Names another home than the cache's."""
+    """The environment variable that overrides the home directory."""
     main_jar: str
-    """A pattern of the jar without which the fetch was not whole."""
+    """Glob pattern of the main jar; a fetch without it is incomplete."""
     megabytes: int
     min_java_version: int = 11
 
     @property
     def home(self) -> Path:
-        """Where the jars are kept; they need not be there yet."""
+        """The directory of the jars; it need not exist yet."""
         chosen = os.environ.get(self.variable)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = f"{self.program.lower()}-{self.version}"
         return Path(chosen).expanduser().absolute() if chosen else cache / "viewkeeper" / name
 
     def java_command(self) -> str:
-        """The java command that runs the program, checked for its version."""
+        """Return the java command that runs the program, after a check of its version."""
         base = os.environ.get("JAVA_HOME")
-        of_home = shutil.which("java", path=str(Path(base) / "bin")) if base else None
-        command = of_home or shutil.which("java")
+        in_java_home = shutil.which("java", path=str(Path(base) / "bin")) if base else None
+        command = in_java_home or shutil.which("java")
         if command is None:
             raise MissingDependency(
                 f"{self.program} needs Java and there is no `java` command.",
                 hint="Install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless).",
             )
-        said = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
-        found = re.search(r'version "(?:1\.)?(\d+)', said)
-        if found is None or int(found[1]) < self.min_java_version:
-            first = said.splitlines()[0] if said else "nothing"
+        output = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+        match = re.search(r'version "(?:1\.)?(\d+)', output)
+        if match is None or int(match[1]) < self.min_java_version:
+            first = output.splitlines()[0] if output else "nothing"
             raise MissingDependency(
                 f"{self.program} needs Java {self.min_java_version} or newer and `{command} -version` says {first}.",
                 hint="Install Java 17, or set JAVA_HOME to one.",
@@ -70,19 +70,19 @@ class JavaProgram:
         return command
 
     def fetch_jars(self, *, timeout: float = 900.0) -> Path:
-        """The directory of the jars, fetched first if it is not there."""
-        where = self.home
-        lib = where / "lib"
+        """Return the directory of the jars; fetch them first if it does not exist."""
+        home = self.home
+        lib = home / "lib"
         if lib.is_dir():
             return lib
         try:
-            where.mkdir(parents=True, exist_ok=True)
-            with hold_file_lock(where / "fetch.lock"):
+            home.mkdir(parents=True, exist_ok=True)
+            with hold_file_lock(home / "fetch.lock"):
                 if not lib.is_dir():
-                    self._fetch_with_maven(where, lib, timeout)
+                    self._fetch_with_maven(home, lib, timeout)
         except OSError as error:
             raise StoreError(
-                f"The {self.program} jars cannot be written to {where}: {error.strerror}.",
+                f"The {self.program} jars cannot be written to {home}: {error.strerror}.",
                 hint=f"Set {self.variable} to a directory with {self.megabytes} MB free.",
             ) from error
         return lib
@@ -105,7 +105,7 @@ class JavaProgram:
             log = home / "fetch.log"
             with log.open("wb") as out:
                 try:
-                    done = subprocess.run(
+                    run = subprocess.run(
                         goal + options,
                         stdin=subprocess.DEVNULL,
                         stdout=out,
@@ -118,10 +118,10 @@ class JavaProgram:
                         f"Maven did not fetch {self.program} within {timeout:.0f} s.",
                         hint=f"Its output is in {log}; start again to go on.",
                     ) from None
-            if done.returncode != 0 or not list((work / "lib").glob(self.main_jar)):
+            if run.returncode != 0 or not list((work / "lib").glob(self.main_jar)):
                 errors = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
                 raise StoreError(
-                    f"Maven could not fetch {self.program}: {errors[0] if errors else f'exit code {done.returncode}'}.",
+                    f"Maven could not fetch {self.program}: {errors[0] if errors else f'exit code {run.returncode}'}.",
                     hint=f"Its output is in {log}.",
                 )
             (work / "lib").rename(lib)
@@ -129,7 +129,7 @@ class JavaProgram:
 
 @contextmanager
 def hold_file_lock(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on a file; it ends with the process that holds it, however that ends."""
+    """Hold an advisory lock on a file. The system releases it when the process ends for any reason."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

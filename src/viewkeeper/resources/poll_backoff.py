@@ -1,7 +1,7 @@
-"""How often to look for news, where nobody tells: after an eighth of the time that nothing has come.
+"""Polling interval where no notification exists: an eighth of the time since the last change.
 
-A look is a short read, and news are seen late by an eighth of what they took to come. Doubling pauses would be late by
-up to as much again.
+A poll is a short read, and a change is seen late by at most an eighth of the time that it took to arrive. With doubled
+pauses the delay could be as long as that time.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ _MIN_PAUSE, _MAX_PAUSE = 0.001, 0.02
 
 
 def poll_pause(idle: float) -> float:
-    """Seconds until the next look, when nothing came for so many."""
+    """Return the seconds until the next poll, after `idle` seconds without a change."""
     return min(max(idle / 8, _MIN_PAUSE), _MAX_PAUSE)

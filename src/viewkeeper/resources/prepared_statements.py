@@ -1,19 +1,21 @@
-"""DuckDB inside a task: a prepared statement over slots whose tables are swapped.
+"""Prepared DuckDB statements over input slots whose tables are swapped.
 
-    run(sql, delta=t)  ─▶  slot `_s7` ◀─ t        prepared once:  WITH delta AS (FROM _s7) <sql>
-                           EXECUTE _p3  ─▶ Arrow
+    run(sql, delta=t)  ─▶  slot `¤s7` ◀─ t        prepared once:  WITH delta AS (FROM ¤s7) <sql>
+                           EXECUTE ¤p3  ─▶ Arrow
 
-DuckDB asks a registered object for its Arrow stream at every execution. So a statement is prepared once for each
-(text, input schemas), and a run only puts the tables into the slots: a few tenths of a millisecond, where registering
-tables anew costs several times that. Slots belong to schemas: one statement runs at a time, so all whose inputs look
-alike read the same ones, and of a thousand views of a table only the first registers anything. The least recently used
-statements are dropped; how many are kept is a part of the memory, since each takes some 30 KB.
+DuckDB requests the Arrow stream of a registered object at every execution. So a statement is prepared once for each
+(text, input schemas), and a run only puts the tables into the slots, which takes a few tenths of a millisecond;
+registering tables again would cost several times that. Slots belong to schemas: one statement runs at a time, so all
+statements with equal input schemas share slots, and of a thousand views of a table only the first one registers
+anything. The least recently used statements are dropped; their limit depends on the memory budget, because each takes
+some 30 KB.
 
-A result that may be larger than memory is streamed: a cursor of its own hands out some rows, and DuckDB makes no more
-before those are asked for. What a statement needs beside that is bounded by DuckDB's memory limit: then it spills.
+A result that may exceed memory is streamed: a separate cursor returns a part of the rows, and DuckDB computes no more
+before the next part is requested. Other memory of the statement is bounded by DuckDB's memory limit; beyond it, DuckDB
+spills.
 
-A DuckDB that met an internal error refuses every statement after it. The next one is given a new connection, so that
-one view's statement cannot make those of the others fail.
+After an internal error a DuckDB connection refuses all further statements. The next statement gets a new connection, so
+that one view's statement cannot make those of other views fail.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ from viewkeeper.model.names import quoted
 from viewkeeper.resources.memory import MemoryBudget
 from viewkeeper.resources.process_budget import process_budget
 
-# DuckDB connections. Only this module makes them: so each has a limit, and none spills where it happens to run.
+# Only this module creates DuckDB connections, so each one has a memory limit and a defined spill directory:
 #
-# of an owner       as much as its memory has for DuckDBs; it spills where the owner's rows wait
-# without an owner  an eighth of the process's budget, and no files: it reads a file or parses a query
+# with an owner     the part of the owner's budget for DuckDB; it spills into the owner's spill directory
+# without an owner  an eighth of the process budget and no spill files: it reads a file or parses a query
 
 
 _BUDGET_FRACTION = 8
 _MIN_BYTES = 32 << 20
-"""Bytes below which DuckDB cannot do its work at all."""
+"""Minimum memory of a connection: with less, DuckDB cannot work at all."""
 _MIN_BYTES_WITHOUT_OWNER = 128 << 20
-"""Without an owner: reading a file takes some buffers, however small the file is."""
+"""Minimum memory without an owner: reading a file takes some buffers, however small the file is."""
 
 
 def connect(memory: MemoryBudget | None = None, *, threads: int | None = None) -> Any:
-    """A DuckDB that has no file of its own."""
+    """Open an in-memory DuckDB connection."""
     import duckdb
 
     limit = (
@@ -58,38 +60,38 @@ def connect(memory: MemoryBudget | None = None, *, threads: int | None = None) -
     if threads is not None:
         settings["threads"] = threads
     if directory is not None:
-        with suppress(OSError):  # who only reads may not be allowed to, and may not need it
+        with suppress(OSError):  # a reader may lack the permission, and may not need the directory
             directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return duckdb.connect(":memory:", config=settings)
 
 
 def format_memory_limit(size: int) -> str:
-    """A limit as DuckDB reads it."""
+    """Format a limit for DuckDB's `memory_limit`."""
     return f"{max(int(size), _MIN_BYTES)}B"
 
 
 MIN_CACHED_STATEMENTS = 1024
-"""At least, and where no budget is given."""
+"""Limit of cached statements without a budget, and the minimum with one."""
 _STATEMENT_BYTES = 32 << 10
 _STATEMENT_MEMORY_SHARE = 32
-"""Of the budget this part is for statements, in each of those who work together."""
+"""This fraction (1/n) of the budget is for prepared statements, in each connection of a pool."""
 _INTERRUPT_MESSAGE = "Query interrupted"
-"""What DuckDB makes of an interruption of the program."""
+"""DuckDB's error message when the program is interrupted."""
 _BATCH_ROWS = 1 << 20
 
 
 StatementKey = tuple[Any, ...]
-"""What a statement is known by: its text, then for each input its name and its schema."""
+"""Identity of a statement: its text, then (name, schema) of each input."""
 
 
 class _InputSlot:
-    """A table that DuckDB reads under one name; its schema never changes. `number`: of those with this schema."""
+    """A table that DuckDB reads under one name; its schema never changes. `number` counts the slots of a schema."""
 
     def __init__(self, name: str, schema: pa.Schema, number: int) -> None:
         self.name = name
         self.schema_key = (schema, number)
         self.use_count = 0
-        """How many read it."""
+        """Number of prepared statements that read this slot."""
         self.empty_table = schema.empty_table()
         self.table = self.empty_table
 
@@ -107,10 +109,10 @@ class _Statement:
 
 
 class PreparedStatements:
-    """One DuckDB connection and its prepared statements. A lock makes it safe for several threads, one at a time.
+    """One DuckDB connection and its prepared statements. A lock lets several threads use it, one at a time.
 
-    `setup` is called once with the connection, to define macros and settings that the statements rely on. `memory` says
-    how much it may take and where it spills; without it, it has a small part, and spills nowhere.
+    `setup` is called once per connection, to define the macros and settings that the statements rely on. `memory` sets
+    the memory limit and the spill directory; without it, the limit is small and nothing is spilled.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class PreparedStatements:
         self._input_slots: dict[tuple[pa.Schema, int], _InputSlot] = {}
         self._max_statements = _statement_limit(memory) if max_statements is None else max_statements
         self.prepared_count = 0
-        """How many statements were prepared so far."""
+        """Number of statements prepared so far."""
         self._setup, self._memory = setup, memory
         self._streams: list[Any] = []
         self._threads = threads
@@ -145,7 +147,7 @@ class PreparedStatements:
         return connection
 
     def _reconnect(self) -> None:
-        """A new connection in place of one that is broken, with the same settings and no statements."""
+        """Replace a broken connection by a new one with the same settings and no statements."""
         if not self._is_broken:
             return
         self._statements.clear()
@@ -157,7 +159,7 @@ class PreparedStatements:
             self._command(f"SET memory_limit = '{self._memory_limit}'")
 
     def run(self, sql: str, **inputs: pa.Table) -> pa.Table:
-        """The result of `sql` over the tables named by `inputs`; DuckDB's errors come through unchanged."""
+        """Return the result of `sql` over the tables named by `inputs`. Errors of DuckDB are raised unchanged."""
         with self._lock, self._guard_connection():
             statement = self._get_statement(sql, inputs)
             try:
@@ -170,7 +172,7 @@ class PreparedStatements:
 
     @contextmanager
     def _guard_connection(self) -> Iterator[None]:
-        """Within a lock: statements on a connection that works; an internal error of DuckDB breaks it."""
+        """Run statements on a working connection (the caller holds the lock); an internal error marks it as broken."""
         import duckdb
 
         self._reconnect()
@@ -181,14 +183,14 @@ class PreparedStatements:
             raise
 
     def set_threads(self, threads: int) -> None:
-        """Use this many threads within a statement. With one, a short statement takes half the time."""
+        """Set the number of threads for a statement. With one thread, a short statement takes half the time."""
         with self._lock, self._guard_connection():
             if threads != self._threads:
                 self._command(f"SET threads = {int(threads)}")
                 self._threads = threads
 
     def set_memory_limit(self, memory: int) -> None:
-        """Take no more than this many bytes, as far as DuckDB counts them; then spill."""
+        """Limit the memory that DuckDB accounts for; beyond it, DuckDB spills."""
         with self._lock, self._guard_connection():
             limit = format_memory_limit(memory)
             if limit != self._memory_limit:
@@ -196,7 +198,7 @@ class PreparedStatements:
                 self._memory_limit = limit
 
     def stream(self, sql: str, rows: int, **inputs: pa.Table) -> Iterator[pa.Table]:
-        """The result of `sql` like `run`, about so many rows at a time; other statements may run between them."""
+        """Yield the result of `sql` in parts of about `rows` rows. Other statements may run between two parts."""
         import duckdb
 
         with self._lock:
@@ -210,42 +212,42 @@ class PreparedStatements:
                 for batch in cursor.sql(sql).to_arrow_reader(rows):
                     if batch.num_rows:
                         yield normalize_chunks(pa.Table.from_batches([batch]))
-            except OSError as error:  # Arrow knows one class of errors of a stream
-                said = str(error)
-                if "Out of Memory" in said:
-                    raise duckdb.OutOfMemoryException(said) from error
-                if "IO Error" in said:
-                    raise duckdb.IOException(said) from error
-                self._is_broken = self._is_broken or "INTERNAL Error" in said or "FATAL Error" in said
-                raise duckdb.Error(said) from error
+            except OSError as error:  # Arrow raises one class for all errors of a stream
+                message = str(error)
+                if "Out of Memory" in message:
+                    raise duckdb.OutOfMemoryException(message) from error
+                if "IO Error" in message:
+                    raise duckdb.IOException(message) from error
+                self._is_broken = self._is_broken or "INTERNAL Error" in message or "FATAL Error" in message
+                raise duckdb.Error(message) from error
         finally:
             self._streams.remove(cursor)
             cursor.close()
 
     def interrupt(self) -> None:
-        """End what runs, from another thread: it fails there."""
+        """Interrupt the running statements from another thread; they fail in theirs."""
         for connection in (self._connection, *self._streams):
             connection.interrupt()
 
     def statement_keys(self) -> list[StatementKey]:
-        """The statements that are prepared."""
+        """Return the keys of the prepared statements."""
         with self._lock:
             return list(self._statements)
 
     def prepare(self, statement: StatementKey) -> None:
-        """Prepare a statement ahead of its first run, unless it is known or as many as are kept are."""
+        """Prepare a statement before its first run, unless it is prepared already or the cache is full."""
         with self._lock, self._guard_connection():
             if statement not in self._statements and len(self._statements) < self._max_statements:
                 self._get_statement(statement[0], {name: schema.empty_table() for name, schema in statement[1:]})
 
     def copy_statements(self, other: PreparedStatements) -> None:
-        """Prepare what the other one has prepared, unless that is more than is kept."""
-        known = other.statement_keys()
-        for statement in known if len(known) < self._max_statements else ():
+        """Prepare the statements of `other`, unless they exceed the cache."""
+        keys = other.statement_keys()
+        for statement in keys if len(keys) < self._max_statements else ():
             self.prepare(statement)
 
     def close(self) -> None:
-        """Drop the statements and the connection. Closing twice is fine."""
+        """Drop the statements and the connection. Calling it twice is no error."""
         with self._lock:
             self._statements.clear()
             self._input_slots.clear()
@@ -261,17 +263,17 @@ class PreparedStatements:
 
     def _get_statement(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
         key = (sql, *((name, table.schema) for name, table in inputs.items()))
-        found = self._statements.get(key)
-        if found is not None:
+        cached = self._statements.get(key)
+        if cached is not None:
             self._statements.move_to_end(key)
-            return found
-        made = self._prepare(sql, inputs)
-        self._statements[key] = made
+            return cached
+        statement = self._prepare(sql, inputs)
+        self._statements[key] = statement
         if len(self._statements) > self._max_statements:
             _, oldest = self._statements.popitem(last=False)
             self._command(f"DEALLOCATE {oldest.name}")
             self._release_slots(oldest.input_slots)
-        return made
+        return statement
 
     def _prepare(self, sql: str, inputs: dict[str, pa.Table]) -> _Statement:
         self.prepared_count += 1
@@ -286,15 +288,15 @@ class PreparedStatements:
         return statement
 
     def _acquire_slots(self, schemas: list[pa.Schema]) -> tuple[_InputSlot, ...]:
-        """A slot for each input: of a schema the first, the second for another input of the same, and so on."""
+        """Return a slot for each input; the second input with an equal schema gets the second slot of that schema."""
         slots: list[_InputSlot] = []
-        for place, schema in enumerate(schemas):
-            known = (schema, schemas[:place].count(schema))
-            slot = self._input_slots.get(known)
+        for index, schema in enumerate(schemas):
+            key = (schema, schemas[:index].count(schema))
+            slot = self._input_slots.get(key)
             if slot is None:
-                slot = _InputSlot(f"¤s{self.prepared_count}_{place}", *known)
+                slot = _InputSlot(f"¤s{self.prepared_count}_{index}", *key)
                 self._connection.register(slot.name, slot)
-                self._input_slots[known] = slot
+                self._input_slots[key] = slot
             slot.use_count += 1
             slots.append(slot)
         return tuple(slots)
@@ -303,13 +305,13 @@ class PreparedStatements:
         try:
             return self._execute_to_arrow(statement)
         except RuntimeError as error:
-            if str(error) == _INTERRUPT_MESSAGE:  # else it would be taken for an error of the rows
+            if str(error) == _INTERRUPT_MESSAGE:  # otherwise it would be reported as an error of the rows
                 raise KeyboardInterrupt from None
             raise
 
     def _execute_to_arrow(self, statement: str) -> pa.Table:
-        # `_submit` is what `con.sql(text).to_arrow_table()` ends in. The public way binds the text again, holds the
-        # rows of an EXECUTE once more and takes three times as long; without `_submit` it is still right.
+        # `con.sql(text).to_arrow_table()` ends in a call of `_submit`. The public way binds the text again, copies the
+        # rows of an EXECUTE once more and takes three times as long. Without `_submit` the result is the same.
         submit = getattr(self._connection, "_submit", None)
         if submit is None:
             return self._connection.sql(f"EXECUTE {statement}").to_arrow_table(_BATCH_ROWS)
@@ -336,7 +338,7 @@ def _statement_limit(memory: MemoryBudget | None) -> int:
 
 
 def _bind_inputs(sql: str, names: dict[str, str]) -> str:
-    """The statement with its inputs bound to slots. They are not materialised: each use scans Arrow in place."""
+    """Return the statement with its inputs bound to slots. They are not materialized: each use scans Arrow in place."""
     if not names:
         return sql
     bound = ", ".join(f"{quoted(name)} AS NOT MATERIALIZED (FROM {slot})" for name, slot in names.items())

@@ -1,11 +1,12 @@
-"""The budget: how much memory this process may take, and who has a part of it.
+"""The memory budget of this process, and its division among owners.
 
-    the budget   what an open database was given (`memory=`: the most, if several were), else what VIEWKEEPER_MEMORY
-                 says, else a share of the machine's, the container's, the process's
-    a share      has whoever maintains a database in this process, each as much as the others
-    an eighth    has what is asked once: a query, an audit's comparison, a file that is loaded
+    the budget   `memory=` of an open database (the maximum, if several databases set it), else VIEWKEEPER_MEMORY, else
+                 a fraction of the memory of the machine, the container or the process limit
+    a share      each maintainer in this process has an equal share
+    a quarter    a one-off task such as a query or an audit has a quarter of a share (`memory.one_off_budget`)
+    an eighth    a DuckDB connection without an owner, such as one that loads a file or parses a query
 
-Nobody counts bytes here: those who work ask for their part when they begin, and keep to it (`store.memory`).
+This module does not count allocated bytes: each owner reads its share when it begins, and keeps to it (`memory`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from viewkeeper.errors import BadValue
 from viewkeeper.resources.fork_guard import module_lock
 
 ENVIRONMENT_VARIABLE = "VIEWKEEPER_MEMORY"
-"""The environment variable that says what `memory=` does not."""
+"""The environment variable that applies where `memory=` is not set."""
 
 MACHINE_FRACTION = 4
-"""Of the machine's memory this part is the budget, unless told otherwise."""
+"""The default budget is this fraction (1/n) of the machine's memory."""
 
 MIN_BUDGET = 64 << 20
-"""Less is no budget: DuckDB alone needs some ten megabytes a statement."""
+"""The minimum budget: DuckDB alone needs some ten megabytes for a statement."""
 
 _CGROUP_LIMITS = tuple(map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")))
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -39,14 +40,14 @@ _maintainers: weakref.WeakSet[object] = weakref.WeakSet()
 
 
 def parse_size(size: int | str, what: str = "memory", minimum: int = MIN_BUDGET) -> int:
-    """Bytes, from a number of them or from a text such as '2GB' or '512 MiB'."""
+    """Return a size in bytes, from a number of bytes or from a text such as '2GB' or '512 MiB'."""
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise BadValue(f"{what} is {size!r}.", hint="Give a number of bytes or a text such as '2GB'.")
     if isinstance(size, str):
-        found = _SIZE.fullmatch(size)
-        if found is None:
+        match = _SIZE.fullmatch(size)
+        if match is None:
             raise BadValue(f"{what} is {size!r}.", hint="Give a number of bytes or a text such as '2GB'.")
-        number, unit, binary = found.groups()
+        number, unit, binary = match.groups()
         size = int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
     if size < minimum:
         raise BadValue(f"{what} is {size} bytes.", hint=f"Give at least {f'{minimum >> 20}MiB' if minimum else 0}.")
@@ -54,31 +55,31 @@ def parse_size(size: int | str, what: str = "memory", minimum: int = MIN_BUDGET)
 
 
 def default_budget() -> int:
-    """The budget where none is given: a share of what the machine, the container or the process may have."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return the default budget: a fraction of what the machine, the container or the process may use."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in _CGROUP_LIMITS:
         with suppress(OSError, ValueError):
-            found = min(found, int(limit.read_text()))
-    data = resource.getrlimit(resource.RLIMIT_DATA)[0]  # not that of addresses, which LMDB's sparse map takes
+            available = min(available, int(limit.read_text()))
+    data = resource.getrlimit(resource.RLIMIT_DATA)[0]  # not RLIMIT_AS: LMDB's sparse map counts against that
     if data != resource.RLIM_INFINITY:
-        found = min(found, data)
-    return max(found // MACHINE_FRACTION, MIN_BUDGET)
+        available = min(available, data)
+    return max(available // MACHINE_FRACTION, MIN_BUDGET)
 
 
 def process_budget(requested: int | str | None = None) -> int:
-    """Bytes: as given, else as an open database was given, else as the environment says, else the machine's share."""
+    """Return the budget in bytes: `requested`, else an open database's, else the environment's, else the default."""
     if requested is not None:
         return parse_size(requested)
     with _lock:
-        known = max(_requested_bytes.values(), default=None)
-    if known is not None:
-        return known
-    told = os.environ.get(ENVIRONMENT_VARIABLE) or None
-    return default_budget() if told is None else parse_size(told)
+        registered = max(_requested_bytes.values(), default=None)
+    if registered is not None:
+        return registered
+    from_environment = os.environ.get(ENVIRONMENT_VARIABLE) or None
+    return default_budget() if from_environment is None else parse_size(from_environment)
 
 
 def register(owner: object, requested: int | str | None) -> None:
-    """An open database was given this much: until it is closed or lost, that is what the process may take."""
+    """Record the budget of an open database. It applies until the database is closed or lost."""
     if requested is not None:
         with _lock:
             _requested_bytes[owner] = parse_size(requested)
@@ -90,7 +91,7 @@ def unregister(owner: object) -> None:
 
 
 def register_maintainer(owner: object) -> None:
-    """One more who has a share, until it ends or is lost."""
+    """Count one more maintainer with a share, until it ends or is lost."""
     with _lock:
         _maintainers.add(owner)
 
@@ -101,12 +102,12 @@ def unregister_maintainer(owner: object) -> None:
 
 
 def share_count() -> int:
-    """Into how many shares the budget is divided."""
+    """Return the number of shares into which the budget is divided."""
     return max(1, len(_maintainers))
 
 
 def _after_fork() -> None:
-    """Who has a share is the parent's."""
+    """Clear the registrations in a forked child: they are the parent's."""
     _requested_bytes.clear()
     _maintainers.clear()
 

@@ -1,20 +1,21 @@
-"""The server: tables and views over HTTP, their changes as they happen, metrics, and a page that shows it all.
+"""The server: tables and views over HTTP, their changes as they are committed, metrics, and a status page.
 
-request ─▶ guard ─▶ read · write · ask · look · changes ─▶ engine
-                                          ▲
-                 hub: one thread reads each commit once, for all subscribers of this process
+request ─▶ app ─▶ endpoints ─▶ engine
+                      ▲
+      hub: one thread reads each commit once, for all subscribers of this process
 
-process.py    the process: sockets, limits of a connection, signals
-app.py        a request's way in: guard, fast path, routes, problems
-tokens.py     who may do what
-formats.py    rows as JSON, JSON lines, CSV or Arrow; `exact.py` is JSON without lost digits, `intake.py` and
-              `packed.py` the way in
-reading.py    rows by key and pages of one state; `pins.py` keeps that state, `paths.py` writes keys in URLs
-writing.py    put, update, delete
-asking.py     one SQL statement
-looking.py    tables, views, plans, status
-changes.py    subscriptions; `hub.py` feeds them, `events.py` writes them down
-pulse.py      the state of everything, once a second, for pages that look at it
-metrics.py    Prometheus
-openapi.py    all of it, described
+process.py            the process: sockets, connection limits, signals
+app.py                dispatch of a request: host check, token, routes, problems
+auth.py               tokens, roles, allowed hosts
+routes.py             every endpoint, and the OpenAPI document
+context.py            what all requests share: database, limits, hub, thread pool
+errors.py             problem documents
+hub.py                the reader of commits for all subscriptions
+pinned_snapshots.py   snapshots that page cursors refer to
+status_feed.py        the status once a second, for pages that watch it
+metrics.py            Prometheus
+http/                 requests, formats, JSON values, events, keys in URLs, limits of Arrow bodies
+endpoints/            catalog, rows, selection, write, sql, changes
+fast_path/            point reads and puts below the application
+page/                 the status page
 """

@@ -1,13 +1,13 @@
-"""A request's way in.
+"""The dispatch of a request.
 
-    1  is the server free, and is it called by a name of its own?         503, 421
-    2  does it come from a page of another site?                          403
-    3  who is it? a token, if there are any                               401
+    1  is the server free, and does the Host header name it?              503, 421
+    2  does the request come from a page of another site?                 403
+    3  the caller's role, from a token if the server has tokens           401
     4  the endpoint, its role, its parameters                             404, 405, 403, 400
-    5  the answer, or a problem
+    5  the reply, or a problem
 
-Everything that waits for a disk or a lock is done in threads. Plain reads by key and plain puts do not come
-this way (`point`, `puts`).
+Everything that waits for a disk or a lock runs in threads. Plain reads by key and plain puts do not pass through here
+(`fast_path`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = logging.getLogger("viewkeeper.server")
 
 
 class App:
-    """The ASGI application over one `Serving`."""
+    """The ASGI application over one `ServerContext`."""
 
     def __init__(self, context: ServerContext) -> None:
         self.context = context
@@ -59,15 +59,15 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        serving, started, counted = self.context, time.perf_counter(), True
-        if serving.stopping.is_set():
+        context, started, counted = self.context, time.perf_counter(), True
+        if context.stopping.is_set():
             await self._send_problem(stopping_error(), scope, send)
             return
-        # A server that is busy is alive.
-        if serving.active_requests >= serving.limits.requests and scope["path"] != "/healthz":
-            await self._send_problem(Overloaded(f"{serving.limits.requests} requests are being answered."), scope, send)
+        # The health check is exempt: a busy server is alive.
+        if context.active_requests >= context.limits.requests and scope["path"] != "/healthz":
+            await self._send_problem(Overloaded(f"{context.limits.requests} requests are being answered."), scope, send)
             return
-        serving.active_requests += 1
+        context.active_requests += 1
         status = 500
         try:
             headers = dict(scope["headers"])
@@ -76,43 +76,43 @@ class App:
             if found is None:
                 found = await self._dispatch(scope, receive, self._caller_role(headers))
             if b"accept-encoding" in headers:
-                found = await compress_reply(serving, found, headers[b"accept-encoding"])
+                found = await compress_reply(context, found, headers[b"accept-encoding"])
             if not isinstance(found.body, bytes):
-                serving.active_requests -= 1  # a stream may last; it has a limit of its own
+                context.active_requests -= 1  # a stream may last; streams have a limit of their own
                 counted = False
             status = await self._send_reply(found, scope, receive, send)
         except ViewkeeperError as error:
             status = await self._send_problem(error, scope, send)
         except asyncio.CancelledError:
-            if not serving.stopping.is_set():
+            if not context.stopping.is_set():
                 raise
             status = await self._send_problem(shutdown_error(), scope, send)
         except Exception:
             _log.exception("A request failed: %s %s", scope["method"], scope["path"])
             status = await self._send_problem(errors.server_fault(), scope, send)
         finally:
-            serving.wake_after_write()
+            context.wake_after_write()
             if counted:
-                serving.active_requests -= 1
-                serving.metrics.request_seconds.observe(time.perf_counter() - started)
-            serving.metrics.requests[min(status // 100, 5)].inc()
+                context.active_requests -= 1
+                context.metrics.request_seconds.observe(time.perf_counter() - started)
+            context.metrics.requests[min(status // 100, 5)].inc()
 
-    # -- who ----------------------------------------------------------------------------------------------------------
+    # -- roles --------------------------------------------------------------------------------------------------------
 
     def _caller_role(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """The role of the caller; None: nobody, for what anybody may see."""
+        """The role of the caller; None without a token, which is enough for public endpoints."""
         keyring = self.context.keyring
         if keyring is None:
             return "admin"
-        given = headers.get(b"authorization")
-        if given is None:
+        authorization = headers.get(b"authorization")
+        if authorization is None:
             return None
-        kind, _, token = given.decode("latin-1").partition(" ")
+        kind, _, token = authorization.decode("latin-1").partition(" ")
         if kind.lower() != "bearer":
             raise Unauthorized("The Authorization header is no bearer token.")
         return keyring.role(token.strip())
 
-    # -- everything else ----------------------------------------------------------------------------------------------
+    # -- dispatch -----------------------------------------------------------------------------------------------------
 
     async def _dispatch(self, scope: Scope, receive: Receive, role: str | None) -> Reply:
         endpoint, parameters = self._find_endpoint(scope)
@@ -125,11 +125,11 @@ class App:
                     hint="Ask for another token.",
                 )
         scope["path_params"] = parameters
-        asked = Request(scope, receive, role or "reader", frozenset(endpoint.parameters))
-        return await endpoint.run(self.context, asked)
+        request = Request(scope, receive, role or "reader", frozenset(endpoint.parameters))
+        return await endpoint.run(self.context, request)
 
     def _find_endpoint(self, scope: Scope) -> tuple[Endpoint, dict[str, str]]:
-        """The endpoint of a path as it was sent: an encoded slash is no border between segments."""
+        """The endpoint of the path as it was sent: an encoded slash does not separate segments."""
         path, method = scope["raw_path"].decode("ascii"), scope["method"]
         allowed: list[str] = []
         for pattern, by_method in self._routes:
@@ -146,25 +146,25 @@ class App:
             )
         raise UnknownName(f"There is no {scope['path'][:80]!r} here.", hint="GET /v1/openapi.json lists what there is.")
 
-    # -- answering ----------------------------------------------------------------------------------------------------
+    # -- replies ------------------------------------------------------------------------------------------------------
 
     async def _send_problem(self, error: ViewkeeperError, scope: Scope, send: Send) -> int:
         self.context.metrics.errors.labels(error.code).inc()
         status, headers, body = errors.problem_response(error)
         if status in (408, 413) or self.context.stopping.is_set():
-            headers["connection"] = "close"  # what is left of the body is not read
+            headers["connection"] = "close"  # the rest of the body is not read
         found = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
         found += [*SECURITY_HEADERS, (b"content-length", b"%d" % len(body))]
-        with suppress(RuntimeError):  # the answer had begun: all that is left is to end it
+        with suppress(RuntimeError):  # the reply had begun: it can only be ended
             await send({"type": "http.response.start", "status": status, "headers": found})
             await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
         return status
 
     async def _send_reply(self, reply: Reply, scope: Scope, receive: Receive, send: Send) -> int:
-        given = {name.encode(): value.encode("latin-1", "replace") for name, value in reply.headers.items()}
+        reply_headers = {name.encode(): value.encode("latin-1", "replace") for name, value in reply.headers.items()}
         headers = [(b"content-type", reply.media.encode())] if reply.media is not None else []
-        headers += [*given.items(), VARY]
-        headers += [header for header in (CACHE_CONTROL, *SECURITY_HEADERS) if header[0] not in given]
+        headers += [*reply_headers.items(), VARY]
+        headers += [header for header in (CACHE_CONTROL, *SECURITY_HEADERS) if header[0] not in reply_headers]
         if isinstance(reply.body, bytes):
             if reply.status != 304:
                 headers.append((b"content-length", b"%d" % len(reply.body)))
@@ -178,51 +178,52 @@ class App:
     async def _send_stream(
         self, reply: Reply, headers: list[tuple[bytes, bytes]], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send piece by piece until the end, the client's end, or a piece that it does not take in time."""
+        """Send the body in pieces until it ends, the client disconnects, or the client does not receive a piece in
+        time."""
         body: Any = reply.body
         if scope["method"] == "HEAD":
             await body.aclose()
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        pump: Any = asyncio.current_task()
-        left = asyncio.create_task(_cancel_on_disconnect(receive, pump))
+        sender: Any = asyncio.current_task()
+        disconnect = asyncio.create_task(_cancel_on_disconnect(receive, sender))
         try:
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in body:
-                self._caller_role(
-                    dict(scope["headers"])
-                )  # a token that was taken back or is over ends its streams, too
+                self._caller_role(dict(scope["headers"]))  # a revoked or expired token ends its streams, too
                 async with asyncio.timeout(self.context.limits.seconds):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         except Unauthorized as error:
-            told = (
+            last_event = (
                 event_formats.encode_event("end", errors.problem_document(error))
                 if reply.media == formats.EVENTS
                 else b""
             )
-            await send({"type": "http.response.body", "body": told})  # others are told why when they come back
+            await send(
+                {"type": "http.response.body", "body": last_event}
+            )  # other formats get the reason when they reconnect
         except TimeoutError:
             _log.info("A client does not read; its connection is closed.")
         except asyncio.CancelledError:
-            if not left.done():
+            if not disconnect.done():
                 raise  # the server is stopping
-            pump.uncancel()
+            sender.uncancel()
         finally:
-            left.cancel()
+            disconnect.cancel()
             await body.aclose()
 
 
 async def _cancel_on_disconnect(receive: Receive, sender: asyncio.Task[Any]) -> None:
-    """End the answer when its reader has gone."""
+    """Cancel the reply when its client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
     sender.cancel()
 
 
 def _group_by_path(endpoints: tuple[Endpoint, ...]) -> list[tuple[re.Pattern[str], dict[str, Endpoint]]]:
-    """Every path with what it does by method, in the order in which paths are tried."""
+    """The endpoints of each path by method, in the order in which paths are matched."""
     found: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         found.setdefault(endpoint.path, {})[endpoint.method] = endpoint

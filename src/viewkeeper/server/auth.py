@@ -1,13 +1,13 @@
-"""Who may do what: tokens in a file, each with a role.
+"""Authentication and authorization: tokens in a file, each with a role; and the hosts that the server answers for.
 
-    vkt_<id>_<secret>      what the user has; the file keeps id, role, expiry and the SHA-256 of the whole token
+    vkt_<id>_<secret>      what the user has; the file has id, role, expiry and the SHA-256 of the whole token
 
     reader   rows, changes, status, SQL that reads
-    writer   also rows in
+    writer   also writes of rows
     admin    also CREATE, ALTER, DROP
 
-The secret has 256 random bits, so a plain hash of it cannot be turned round. It is compared in constant time. The file
-is looked at again when it changes: a token that was taken out is refused within a second.
+The secret has 256 random bits, so a plain hash of it cannot be inverted. Hashes are compared in constant time. The
+server reloads the file when it changes: it refuses a token that was removed within a second.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Entry:
 
 
 class TokenFile:
-    """A file of tokens, one JSON object a line; only its owner may read it."""
+    """A file of tokens, one JSON object per line; only its owner may read it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -67,50 +67,50 @@ class TokenFile:
             raise BadValue(f"The token file {self.path} cannot be read: {error}.", hint="Make it anew.") from error
 
     def create(self, role: str, expires: float | None = None, name: str = "") -> str:
-        """Add a token; it is given here once, and cannot be had from the file."""
+        """Add a token and return it. Only this call has it: the file contains its hash."""
         if role not in ROLES:
             raise BadValue(f"There is no role {role!r}.", hint=f"Roles: {', '.join(ROLES)}.")
         identity = secrets.token_hex(6)
         token = f"vkt_{identity}_{secrets.token_urlsafe(32)}"
         until = None if expires is None else time.time() + expires
         with self._lock_directory():
-            there = self.entries() if self.path.exists() else []
-            self._write([*there, Entry(identity, role, _hash(token), time.time(), until, name)])
+            entries = self.entries() if self.path.exists() else []
+            self._write([*entries, Entry(identity, role, _hash(token), time.time(), until, name)])
         return token
 
     def revoke(self, identity: str) -> None:
         with self._lock_directory():
-            there = self.entries()
-            if all(entry.id != identity for entry in there):
+            entries = self.entries()
+            if all(entry.id != identity for entry in entries):
                 raise UnknownName(f"{self.path} has no token {identity!r}.", hint="`vk token list` shows them.")
-            self._write([entry for entry in there if entry.id != identity])
+            self._write([entry for entry in entries if entry.id != identity])
 
     @contextmanager
     def _lock_directory(self) -> Iterator[None]:
-        """One change at a time: two that are made at once must not bring back what one of them took out."""
+        """Serialize changes of the file: of two concurrent changes, one must not restore what the other removed."""
         try:
-            place = os.open(self.path.parent, os.O_RDONLY)
+            descriptor = os.open(self.path.parent, os.O_RDONLY)
         except OSError as error:
             raise BadValue(f"{self.path.parent} cannot be opened: {error.strerror}.", hint="Choose another.") from None
         try:
-            fcntl.flock(place, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(place)
+            os.close(descriptor)
 
     def _write(self, entries: list[Entry]) -> None:
-        """All or nothing: a server may be reading it."""
+        """Replace the file atomically: a server may be reading it."""
         text = "".join(json.dumps(asdict(entry)) + "\n" for entry in entries)
-        descriptor, place = tempfile.mkstemp(prefix=".tokens", dir=self.path.parent)  # mode 0600
+        descriptor, path = tempfile.mkstemp(prefix=".tokens", dir=self.path.parent)  # mode 0600
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(place).replace(self.path)
+        Path(path).replace(self.path)
 
 
 class Keyring:
-    """The tokens of a file as a server checks them."""
+    """The tokens of a file, as a server checks them."""
 
     def __init__(self, path: str | Path) -> None:
         self._file = TokenFile(path)
@@ -139,7 +139,7 @@ class Keyring:
         if state != self._file_state:
             try:
                 self._entries = {entry.id: entry for entry in self._file.entries()}
-            except BadValue:  # taken away or spoiled: nobody is let in by a list that may be wrong
+            except BadValue:  # the file is missing or damaged: a list that may be wrong authorizes no token
                 self._entries = {}
             self._file_state = state
 
@@ -156,7 +156,7 @@ def is_role_sufficient(role: str, required: str) -> bool:
 
 
 def parse_span(text: str) -> float:
-    """A span as `vk token create --expires` takes it: 90m, 12h, 30d, 4w, 1y."""
+    """A duration as `vk token create --expires` accepts it: 90m, 12h, 30d, 4w, 1y."""
     found = re.fullmatch(r"(\d{1,6})([mhdwy])", text.strip())
     if found is None or not int(found[1]):
         raise BadValue(f"{text!r} is no span of time.", hint="Write 90m, 12h, 30d, 4w or 1y.")
@@ -167,18 +167,18 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# By which names a server may be called, and from where: against DNS rebinding and requests of other sites' pages.
+# The names by which a server may be called, and the origins: protection against DNS rebinding and cross-site requests.
 #
-# A page of another site can make a browser send requests here, under a name that its owner lets point to this machine
-# (rebinding), or plainly to this address. The first has a wrong Host. The second has an Origin that is not the Host,
-# and cannot set the content types that bodies need here; CORS is off, so it reads no answer.
+# A page of another site can make a browser send requests here, either under a name whose owner points it to this
+# machine (rebinding), or plainly to this address. The first has a wrong Host header. The second has an Origin that is
+# not the Host, and cannot set the content types that request bodies need; CORS is off, so the page reads no reply.
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class AllowedHosts:
-    """`listen`: where the server listens; `more`: other names of it, from the command line."""
+    """`listen_host`: the address where the server listens; `extra_names`: its other names, from the command line."""
 
     def __init__(self, listen_host: str, extra_names: tuple[str, ...] = ()) -> None:
         self._names = {name.lower() for name in (*_LOOPBACK, *extra_names)}
@@ -209,11 +209,11 @@ class AllowedHosts:
         name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
         if name.lower() in self._names:
             return True
-        return self._listens_everywhere and _is_address(name)  # an address cannot be rebound
+        return self._listens_everywhere and _is_address(name)  # an IP address cannot be rebound
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """Whether only this machine can reach a server that listens there."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

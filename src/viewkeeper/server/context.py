@@ -1,4 +1,4 @@
-"""What all requests of a server share: the database, its limits, the hub, and the threads for calls that wait."""
+"""What all requests of a server share: the database, its limits, the hub, and the threads for blocking calls."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may ask of a server."""
+    """Limits of a server's clients."""
 
     body: int = 64 << 20
-    """Bytes of a request's body, also when it is unpacked and decoded."""
+    """Bytes of a request's body, also after decompression and decoding."""
     rows: int = 4_000_000
-    """Of a request's body."""
+    """Rows of a request's body."""
     page: int = 10_000
     """Rows of a page."""
     answer: int = 1_000_000
-    """Rows of a SELECT's answer."""
+    """Rows of a SELECT's result."""
     url: int = 8_192
     headers: int = 32_768
     requests: int = 256
-    """At the same time, without subscribers."""
+    """Concurrent requests, without subscribers."""
     subscribers: int = 2_000
     connections: int = 4_096
     seconds: float = 30.0
-    """For a request, and for each write to a client that reads slowly."""
+    """Seconds for a request, and for each write to a client that reads slowly."""
     receive_seconds: float = 20.0
-    """For a request to arrive, headers and body."""
+    """Seconds for a request to arrive, headers and body."""
     heartbeat: float = 15.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server was started. `hosts`: names by which it may be called, besides its own addresses."""
+    """The settings of a server. `hosts`: names by which it may be called, besides its own addresses."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -65,7 +65,7 @@ class Settings:
 
 
 class ServerContext:
-    """One database being served. Made in the event loop that serves it."""
+    """One database being served. It must be created in the event loop that serves it."""
 
     def __init__(self, db: Any, settings: Settings) -> None:
         self.db = db
@@ -81,10 +81,10 @@ class ServerContext:
         self._running_queries: set[QueryLimits] = set()
         self._lock = threading.Lock()
         self._load_progress: list[dict[str, tuple[int, int]]] = []
-        """Of each statement that loads views: what it is at, and how far that is."""
+        """For each statement that loads views: its current steps, and their progress."""
         self.active_requests = 0
         self.subscribers = 0
-        """Streams of changes, and pages that watch."""
+        """Number of streams of changes, and of pages that watch the status."""
         self.stopping = threading.Event()
         self._write_event = threading.Event()
         db._writes.on_write = self._write_event.set
@@ -95,12 +95,14 @@ class ServerContext:
     async def run_in_thread(
         self, function: Callable[..., T], *args: Any, seconds: float | None = None, **kwargs: Any
     ) -> T:
-        """A call that may wait for disk or locks, in a thread; over time it is given up, though it may still happen."""
+        """Run a blocking call in a thread. After `seconds` the request fails, though the call may still complete."""
         limit = self.limits.seconds if seconds is None else seconds
         future = self.loop.run_in_executor(self.thread_pool, partial(function, *args, **kwargs))
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # also when nobody waits any more
+        future.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # also when no caller waits any more
         try:
-            async with asyncio.timeout(limit):  # wait_for of Python 3.11 may lose that the caller was cancelled
+            async with asyncio.timeout(limit):  # wait_for of Python 3.11 may lose a cancellation of the caller
                 return await asyncio.shield(future)
         except TimeoutError:
             raise Timeout(
@@ -109,7 +111,7 @@ class ServerContext:
 
     @contextmanager
     def cancel_on_stop(self) -> Iterator[None]:
-        """While nothing has been done for a request yet: a server that stops does not wait for it."""
+        """For the part of a request that has no effect yet: a stopping server cancels it instead of waiting for it."""
         task = asyncio.current_task()
         if self.stopping.is_set() or task is None:
             raise stopping_error()
@@ -126,72 +128,74 @@ class ServerContext:
 
     @contextmanager
     def track_load(self, report_progress: Progress) -> Iterator[Progress]:
-        """While a statement runs in its thread: what is to be told how far its load is, which tells `tell` too.
+        """For a statement that runs in a thread: yields the callback for its load's progress, which records it and
+        calls `report_progress`.
 
-        A server that is stopping ends the load: nothing of it is published, and what was scanned is kept.
+        A stopping server cancels the load: nothing of it is published, and what was scanned is kept.
         """
-        steps: dict[str, tuple[int, int]] = {}
+        load_steps: dict[str, tuple[int, int]] = {}
 
-        def told(what: str, done: int, of: int) -> None:
+        def record(step: str, done: int, total: int) -> None:
             if self.stopping.is_set():
                 raise Cancellation
             with self._lock:
-                steps.pop(what, None)
-                if done < of:
-                    steps[what] = (done, of)
-            report_progress(what, done, of)
+                load_steps.pop(step, None)
+                if done < total:
+                    load_steps[step] = (done, total)
+            report_progress(step, done, total)
 
         with self._lock:
-            self._load_progress.append(steps)
+            self._load_progress.append(load_steps)
         try:
-            yield told
+            yield record
         except Cancellation:
             raise stopping_error() from None
         finally:
             with self._lock:
-                self._load_progress.remove(steps)
+                self._load_progress.remove(load_steps)
 
     def running_loads(self) -> list[dict[str, Any]]:
-        """What is being loaded, and how far that is."""
+        """The loads in progress, and how far they are."""
         with self._lock:
             steps = [step for loading in self._load_progress for step in loading.items()]
-        return [{"what": what, "done": done, "of": of} for what, (done, of) in steps]
+        return [{"what": name, "done": done, "of": total} for name, (done, total) in steps]
 
     @contextmanager
     def limit_query(self) -> Iterator[QueryLimits]:
-        """A statement that is stopped when this is left before its end, or the server stops."""
-        leash = QueryLimits(self.limits.answer)
-        self._running_queries.add(leash)
+        """The limits of a statement, which is stopped when the context is left before its end, or the server stops."""
+        limits = QueryLimits(self.limits.answer)
+        self._running_queries.add(limits)
         try:
             if self.stopping.is_set():
                 raise stopping_error()
-            yield leash
+            yield limits
         except StatementStopped:
             if self.stopping.is_set():
                 raise stopping_error() from None
             raise
         finally:
-            self._running_queries.discard(leash)
-            leash.stop()
+            self._running_queries.discard(limits)
+            limits.stop()
 
     @asynccontextmanager
     async def statement_slot(self, permission: str) -> AsyncIterator[None]:
-        """A statement's turn: a few run at a time, and those that load views do not keep others waiting."""
-        turns = self._load_slots if permission == "define" else self._statement_slots
+        """Wait for a slot to run a statement. Statements that load views have slots of their own, so others need not
+        wait."""
+        slots = self._load_slots if permission == "define" else self._statement_slots
         try:
             with self.cancel_on_stop():
                 async with asyncio.timeout(self.limits.seconds):
-                    await turns.acquire()
+                    await slots.acquire()
         except TimeoutError:
             raise Overloaded("Other statements are being run.") from None
         try:
             yield
         finally:
-            turns.release()
+            slots.release()
 
     def wake_after_write(self) -> None:
-        """After an answer: who waits for changes is woken if it was a writer's. Before it they would take Python's lock
-        from the thread that sends it. Nobody depends on it: they look for changes by themselves, some time later."""
+        """After a reply to a writer, wake the threads that wait for changes. Waking them before the reply would let
+        them take the GIL from the thread that sends it. Nothing depends on this call: they also poll."""
         if self._write_event.is_set():
             self._write_event.clear()
             self.db._writes.wake()
@@ -207,7 +211,7 @@ class ServerContext:
 
     @contextmanager
     def count_subscriber(self) -> Iterator[None]:
-        """A subscriber counts from its first event on, also while it takes the rows that are there."""
+        """Count a subscriber from its first event on, also while it still receives the existing rows."""
         self.subscribers += 1
         try:
             yield
@@ -215,16 +219,16 @@ class ServerContext:
             self.subscribers -= 1
 
     def stop(self) -> None:
-        """End what has not done anything yet, and queries; what is being written goes on. In the event loop."""
+        """Cancel requests without an effect so far, and queries; writes in progress go on. Runs in the event loop."""
         self.stopping.set()
         for task in list(self._waiting_tasks):
             task.cancel()
-        for leash in list(self._running_queries):
-            self.loop.run_in_executor(None, leash.stop)  # Spark may take a while to cancel its jobs
+        for limits in list(self._running_queries):
+            self.loop.run_in_executor(None, limits.stop)  # Spark may take a while to cancel its jobs
 
     def close(self) -> None:
-        for leash in list(self._running_queries):
-            leash.stop()
+        for limits in list(self._running_queries):
+            limits.stop()
         self.db._writes.on_write = self.db._writes.wake
         self.hub.stop()
         self.snapshots.close()
@@ -232,10 +236,10 @@ class ServerContext:
 
 
 def stopping_error() -> Overloaded:
-    """What a request is told that the server has not begun, or has taken back, because it stops."""
+    """The error of a request that a stopping server has not begun, or has cancelled."""
     return Overloaded("The server is stopping: nothing was done.", hint="Ask again when it is back.")
 
 
 def shutdown_error() -> Overloaded:
-    """What a request is told that was not done within the time that a server has to stop."""
+    """The error of a request that was not completed within the time that a server has to stop."""
     return Overloaded("The server stopped before this was done.", hint="It may still be: look before you repeat it.")

@@ -40,7 +40,7 @@ RETRY_SECONDS = 1
 
 
 class HttpStatusError(errors.BadRequest):
-    """A request that HTTP has a status of its own for."""
+    """A bad request that has an HTTP status of its own."""
 
     def __init__(self, status: int, message: str, hint: str = "", headers: dict[str, str] | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -55,14 +55,14 @@ def status_of(error: ViewkeeperError) -> int:
 
 
 def problem_document(error: ViewkeeperError, **extra_members: Any) -> dict[str, Any]:
-    """The problem as an object. `more`: members of the document that only this error has."""
+    """The problem as an object. `extra_members`: members of the document that only this error has."""
     kind = {"type": f"urn:viewkeeper:{error.code}", "title": _title(error)}
     found = {"status": status_of(error), "code": error.code, "detail": error.message, "hint": error.hint}
     return {**kind, **found, **extra_members}
 
 
 def _title(error: ViewkeeperError) -> str:
-    """The kind of problem in a few words: HTTP's own, or the first sentence about the class of errors."""
+    """The title of the problem: HTTP's own phrase, or the first clause of the error class's docstring."""
     if isinstance(error, HttpStatusError):
         return HTTPStatus(error.status).phrase
     return (
@@ -71,7 +71,7 @@ def _title(error: ViewkeeperError) -> str:
 
 
 def problem_response(error: ViewkeeperError, **extra_members: Any) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body."""
+    """Status, headers and body of a problem."""
     status = status_of(error)
     headers = {"content-type": MEDIA, "cache-control": "no-store"}
     if isinstance(error, HttpStatusError):
@@ -84,5 +84,5 @@ def problem_response(error: ViewkeeperError, **extra_members: Any) -> tuple[int,
 
 
 def server_fault() -> ViewkeeperError:
-    """What a client is told of an error that nobody thought of: nothing."""
+    """The error of an unexpected exception: a client gets no details."""
     return errors.ServerFault("The server failed on this request.", hint="Its log says more.")

@@ -1,10 +1,10 @@
-"""Metrics for Prometheus: what this process counts, and what the database's status says when it is asked.
+"""Metrics for Prometheus: counters of this process, and gauges from the database's status at the time of a scrape.
 
 Names have a unit (`_seconds`, `_bytes`) and totals end in `_total`, by Prometheus' conventions. Batches are counted by
-the process that reads them from the batch record, whoever maintains.
+the process that reads them from the batch record, whichever process maintains.
 
-What every request counts is counted in the event loop alone (`Tally`, `Durations`): plain additions. The library's own
-counters, which any thread may use, would take a tenth of a read by key.
+What every request counts is counted only in the event loop (`LoopCounter`, `LoopHistogram`), by plain additions. The
+library's own counters, which any thread may use, would take a tenth of the time of a read by key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class LoopCounter:
-    """A counter of the event loop."""
+    """A counter that only the event loop uses."""
 
     __slots__ = ("count",)
 
@@ -39,7 +39,7 @@ class LoopCounter:
 
 
 class LoopHistogram:
-    """A histogram of the event loop, in seconds."""
+    """A histogram in seconds that only the event loop uses."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_BUCKETS) + 1)
@@ -50,7 +50,7 @@ class LoopHistogram:
         self._sum += seconds
 
     def cumulative_buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """How many took at most so long, and the sum."""
+        """The cumulative counts by upper bound, and the sum."""
         ends = [*(repr(bucket) for bucket in _BUCKETS), "+Inf"]
         return list(zip(ends, map(float, accumulate(self._counts)), strict=True)), self._sum
 
@@ -60,26 +60,26 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        made: dict[str, Any] = {"registry": self.registry}
+        options: dict[str, Any] = {"registry": self.registry}
         self.requests = {s: LoopCounter() for s in (2, 3, 4, 5)}
         self.request_seconds = LoopHistogram()
         self.reads = {kind: LoopCounter() for kind in _READS}
         self.registry.register(_LoopCollector(self))
-        writes = Counter("viewkeeper_writes", "Write calls by kind.", ["kind"], **made)
+        writes = Counter("viewkeeper_writes", "Write calls by kind.", ["kind"], **options)
         self.writes = {kind: writes.labels(kind) for kind in _WRITES}
-        self.written_rows = Counter("viewkeeper_written_rows", "Rows written through this server.", **made)
-        self.errors = Counter("viewkeeper_errors", "Requests that failed, by the error's code.", ["code"], **made)
-        self.batches = Counter("viewkeeper_batches", "Batches published.", ["lane"], **made)
-        self.changes = Counter("viewkeeper_batch_changes", "Changes that batches took in.", **made)
+        self.written_rows = Counter("viewkeeper_written_rows", "Rows written through this server.", **options)
+        self.errors = Counter("viewkeeper_errors", "Requests that failed, by the error's code.", ["code"], **options)
+        self.batches = Counter("viewkeeper_batches", "Batches published.", ["lane"], **options)
+        self.changes = Counter("viewkeeper_batch_changes", "Changes that batches took in.", **options)
         self.stage_seconds = Histogram(
-            "viewkeeper_batch_stage_seconds", "Time of a batch's stages.", ["stage"], buckets=_BUCKETS, **made
+            "viewkeeper_batch_stage_seconds", "Time of a batch's stages.", ["stage"], buckets=_BUCKETS, **options
         )
-        self.merges = Counter("viewkeeper_merges", "Arrangements that were merged.", **made)
-        self.merge_seconds = Counter("viewkeeper_merge_seconds", "Time spent merging.", **made)
+        self.merges = Counter("viewkeeper_merges", "Arrangements that were merged.", **options)
+        self.merge_seconds = Counter("viewkeeper_merge_seconds", "Time spent merging.", **options)
         self._merge_totals = (0.0, 0.0)
 
     def record_batch(self, batch: Mapping[str, Any]) -> None:
-        """A batch as the batch record lists it."""
+        """Count a batch from the batch record's list."""
         self.batches.labels(batch["lane"]).inc()
         self.changes.inc(batch["changes"])
         for stage in ("capture", "rounds", "commit"):
@@ -87,21 +87,21 @@ class Metrics:
                 self.stage_seconds.labels(stage).observe(batch[stage])
 
     def record_merges(self, count: float, seconds: float) -> None:
-        """Totals of the process that maintains; they begin anew with it."""
+        """Add the maintainer's totals, which restart at zero with a new maintainer process."""
         before = self._merge_totals if count >= self._merge_totals[0] else (0.0, 0.0)
         self.merges.inc(max(0.0, count - before[0]))
         self.merge_seconds.inc(max(0.0, seconds - before[1]))
         self._merge_totals = (count, seconds)
 
     def exposition(self, status: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         whole = CollectorRegistry()
         whole.register(_StatusCollector(status, log_bytes, subscribers, cut_off))
         return generate_latest(self.registry) + generate_latest(whole)
 
 
 class _LoopCollector(Collector):
-    """What the event loop has counted."""
+    """The counters of the event loop."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -120,26 +120,26 @@ class _LoopCollector(Collector):
 
 
 class _StatusCollector(Collector):
-    """Gauges, from a status that was just taken."""
+    """Gauges, from a status that was just read."""
 
     def __init__(self, status: Status, log_bytes: int | None, subscribers: Mapping[str, int], cut_off: int) -> None:
         self.status, self.log_bytes, self.subscribers, self.cut_off = status, log_bytes, subscribers, cut_off
 
     def collect(self) -> Iterator[Metric]:
-        now = self.status
-        yield GaugeMetricFamily("viewkeeper_epoch", "Number of the published batch.", now.epoch)
-        yield GaugeMetricFamily("viewkeeper_log_position", "Position of the last write call.", now.position)
-        yield GaugeMetricFamily("viewkeeper_lag_changes", "Changed rows that wait for a batch.", now.lag_changes)
-        yield GaugeMetricFamily("viewkeeper_lag_seconds", "Age of the oldest of them.", now.lag_seconds)
-        yield GaugeMetricFamily("viewkeeper_state_bytes", "State of all views, shared state once.", now.state_bytes)
+        status = self.status
+        yield GaugeMetricFamily("viewkeeper_epoch", "Number of the published batch.", status.epoch)
+        yield GaugeMetricFamily("viewkeeper_log_position", "Position of the last write call.", status.position)
+        yield GaugeMetricFamily("viewkeeper_lag_changes", "Changed rows that wait for a batch.", status.lag_changes)
+        yield GaugeMetricFamily("viewkeeper_lag_seconds", "Age of the oldest of them.", status.lag_seconds)
+        yield GaugeMetricFamily("viewkeeper_state_bytes", "State of all views, shared state once.", status.state_bytes)
         yield GaugeMetricFamily(
-            "viewkeeper_maintained", "Whether somebody maintains.", float(now.maintainer is not None)
+            "viewkeeper_maintained", "Whether somebody maintains.", float(status.maintainer is not None)
         )
         yield GaugeMetricFamily("viewkeeper_subscribers_cut_off", "Subscribers that read too slowly.", self.cut_off)
         if self.log_bytes is not None:
             yield GaugeMetricFamily("viewkeeper_log_bytes", "The change log.", self.log_bytes)
         rows = GaugeMetricFamily("viewkeeper_table_rows", "Rows of a table.", labels=["table"])
-        for table in now.tables:
+        for table in status.tables:
             rows.add_metric([table.name], table.rows)
         yield rows
         followers = GaugeMetricFamily("viewkeeper_subscribers", "Open subscriptions.", labels=["name"])
@@ -149,7 +149,7 @@ class _StatusCollector(Collector):
         yield from self._view_metrics()
 
     def _view_metrics(self) -> Iterator[Metric]:
-        told: tuple[tuple[str, str, Any], ...] = (
+        metrics: tuple[tuple[str, str, Any], ...] = (
             ("rows", "Rows of a view.", lambda v: v.rows),
             ("epoch", "The batch that a view shows.", lambda v: v.epoch),
             ("lag_changes", "Changed rows that a view does not show yet.", lambda v: v.lag_changes),
@@ -157,7 +157,7 @@ class _StatusCollector(Collector):
             ("state_bytes", "State behind a view, shared state counted for each.", lambda v: v.state_bytes),
             ("suspended", "Whether a view is suspended.", lambda v: float(v.suspended is not None)),
         )
-        for name, help_text, value_of in told:
+        for name, help_text, value_of in metrics:
             family = GaugeMetricFamily(f"viewkeeper_view_{name}", help_text, labels=["view"])
             for view in self.status.views:
                 value = value_of(view)

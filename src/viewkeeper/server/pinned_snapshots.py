@@ -1,10 +1,10 @@
-"""States that are kept for readers who page through them.
+"""Snapshots that are kept open for readers of pages.
 
-A page's cursor names the state (its log position) and where to go on; the state itself is kept here, one for all
-cursors of the same position, until nobody asked for it for a while. A kept state costs the store space, so there are
-only so many, and none grows old.
+A page's cursor names the state (its log position) and where to continue. The snapshot itself is cached here, one for
+all cursors of the same position, until no reader has used it for a while. An open snapshot costs the store space, so
+their number and age are limited.
 
-    cursor ::= base64url of the JSON  [database, position, table id, next key, rows to leave out, end, what is selected]
+    cursor ::= base64url of the JSON  [database, position, table id, next key, rows to skip, end, selection digest]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE_SECONDS, MAX_AGE_SECONDS, MAX_SNAPSHOTS = 60.0, 600.0, 32
 
 @dataclass(frozen=True)
 class PageCursor:
-    """Where a paged read goes on: from `start` on, without its first `skip` rows, to `stop`."""
+    """Where a paged read continues: from `start`, without its first `skip` rows, to `stop`."""
 
     uuid: str
     position: int
@@ -35,7 +35,7 @@ class PageCursor:
     skip: int
     stop: bytes | None
     selection: str = ""
-    """Of a read by conditions: which (`selected.digest`)."""
+    """The digest of the read's selection (`selection.selection_digest`)."""
 
     def to_text(self) -> str:
         stop = None if self.stop is None else self.stop.hex()
@@ -46,13 +46,13 @@ class PageCursor:
     def parse(text: str) -> PageCursor:
         try:
             data = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-            uuid, position, table, start, skip, stop, chosen = data
+            uuid, position, table, start, skip, stop, selection = data
             numbers = (position, table, skip)
-            texts = isinstance(uuid, str) and isinstance(chosen, str)
+            texts = isinstance(uuid, str) and isinstance(selection, str)
             if not texts or any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers):
                 raise ValueError
             end = None if stop is None else bytes.fromhex(stop)
-            return PageCursor(uuid, position, table, bytes.fromhex(start), skip, end, chosen)
+            return PageCursor(uuid, position, table, bytes.fromhex(start), skip, end, selection)
         except (ValueError, TypeError, binascii.Error, RecursionError):
             raise HttpStatusError(400, f"{text[:60]!r} is no cursor.", "Use the one of the page before.") from None
 
@@ -64,11 +64,11 @@ class _CachedSnapshot:
     used_at: float = field(default_factory=time.monotonic)
     readers: int = 0
     has_cursor: bool = False
-    """Whether a cursor names it."""
+    """Whether a cursor refers to it."""
 
 
 class SnapshotCache:
-    """The states that are kept."""
+    """The cached snapshots."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._clock = store, clock
@@ -76,20 +76,20 @@ class SnapshotCache:
         self._lock = threading.Lock()
 
     def acquire_newest(self) -> StoreSnapshot:
-        """The state as it is now; `done` when it has been read."""
+        """A snapshot of the current state; call `release` when it has been read."""
         head = self._store.head()
         with self._lock:
             self._evict()
             found = self._snapshots.get(head)
             if found is None:
-                pinned = self._store.open_snapshot()
-                found = self._snapshots.setdefault(pinned.head, _CachedSnapshot(pinned))
-                if found.snapshot is not pinned:
-                    pinned.close()
+                snapshot = self._store.open_snapshot()
+                found = self._snapshots.setdefault(snapshot.head, _CachedSnapshot(snapshot))
+                if found.snapshot is not snapshot:
+                    snapshot.close()
             return self._acquire(found)
 
     def acquire_at(self, position: int) -> StoreSnapshot:
-        """The state of a cursor, or SnapshotGone."""
+        """The snapshot of a cursor, or SnapshotGone."""
         with self._lock:
             self._evict()
             found = self._snapshots.get(position)
@@ -101,7 +101,7 @@ class SnapshotCache:
             return self._acquire(found)
 
     def release(self, snapshot: StoreSnapshot, *, keep: bool) -> None:
-        """A read is over. `keep`: a cursor was given out for it."""
+        """End a read. `keep`: the reply has a cursor to this snapshot."""
         with self._lock:
             found = self._snapshots.get(snapshot.head)
             if found is not None and found.snapshot is snapshot:
@@ -111,14 +111,14 @@ class SnapshotCache:
             self._evict()
 
     def evict(self) -> None:
-        """Let go of what is no longer needed, also when nobody reads any more."""
+        """Close snapshots that are no longer needed, also when there are no reads."""
         with self._lock:
             self._evict()
 
     def close(self) -> None:
         with self._lock:
-            for kept in self._snapshots.values():
-                kept.snapshot.close()
+            for cached in self._snapshots.values():
+                cached.snapshot.close()
             self._snapshots.clear()
 
     def _acquire(self, cached: _CachedSnapshot) -> StoreSnapshot:
@@ -127,19 +127,20 @@ class SnapshotCache:
         return cached.snapshot
 
     def _evict(self) -> None:
-        """Let go of states that nobody reads: unwanted, idle or old ones, and the longest unused of too many."""
+        """Close snapshots without readers: those without a cursor, idle or old ones, and the longest unused of too
+        many."""
         now = self._clock()
         idle = sorted(
             (k for k, v in self._snapshots.items() if not v.readers), key=lambda k: self._snapshots[k].used_at
         )
-        over = len(self._snapshots) - MAX_SNAPSHOTS
-        for place, position in enumerate(idle):
-            kept = self._snapshots[position]
+        excess = len(self._snapshots) - MAX_SNAPSHOTS
+        for index, position in enumerate(idle):
+            cached = self._snapshots[position]
             if (
-                place < over
-                or not kept.has_cursor
-                or now - kept.used_at > IDLE_SECONDS
-                or now - kept.created_at > MAX_AGE_SECONDS
+                index < excess
+                or not cached.has_cursor
+                or now - cached.used_at > IDLE_SECONDS
+                or now - cached.created_at > MAX_AGE_SECONDS
             ):
-                kept.snapshot.close()
+                cached.snapshot.close()
                 del self._snapshots[position]

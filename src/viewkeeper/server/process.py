@@ -1,11 +1,11 @@
-"""The process of `vk serve`: where it listens, and how it ends.
+"""The process of `vk serve`: its listener, and its shutdown.
 
 SIGTERM and Ctrl-C:
 
-    1  no new connection; subscribers are told where to resume
-    2  what has not begun (half a body, a wait for a batch or a turn) and queries end at once: 503; what is being
-       written or sent ends within a time
-    3  the batch in work finishes, or never happened; the lease is released
+    1  refuse new connections; tell subscribers where to resume
+    2  end at once, with 503, what has not begun (half a body, a wait for a batch or a slot) and queries; what is being
+       written or sent gets a limited time
+    3  finish or discard the batch in progress; release the lease
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from viewkeeper.server.http import event_formats
 GRACE_SECONDS = 10
 KEEP_ALIVE_SECONDS = 30
 _GIL_SWITCH_INTERVAL = 0.0005
-"""How long a thread may keep Python's lock while others want it: a batch must not hold up reads by key."""
+"""Seconds for which a thread may hold the GIL while others want it: a batch must not hold up reads by key."""
 OnReady = Callable[[str, Callable[[], None]], None]
 _log = logging.getLogger("viewkeeper.server")
 
@@ -44,14 +44,15 @@ def serve(
     on_ready: OnReady | None = None,
     maintenance: dict[str, Any] | None = None,
 ) -> None:
-    """Serve a database until the process is told to stop. `ready` is given the server's address, and what stops it."""
+    """Serve a database until the process is stopped. `on_ready` gets the server's address, and a function to stop
+    it."""
     if settings.tokens is None and not is_loopback(settings.host):
         raise BadValue(
             f"Without tokens the server listens on this machine only, not on {settings.host}.",
             hint="Give --tokens FILE; `vk token create` makes one.",
         )
     sys.setswitchinterval(_GIL_SWITCH_INTERVAL)
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what goes wrong here is logged by us
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # this package logs the errors itself
     listening = _open_listener(settings.host, settings.port)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(db, settings, listening, certificate, on_ready, maintenance or {}))
@@ -59,22 +60,22 @@ def serve(
 
 def _open_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
-        found.listen(1024)
+        listener.bind((host, port))
+        listener.listen(1024)
     except (OSError, OverflowError) as error:
-        found.close()
+        listener.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise StoreError(f"Cannot listen on {host}:{port}: {reason}.", hint="Choose another --listen.") from None
-    return found
+    return listener
 
 
 def _loop_factory() -> Any:
     try:
         import uvloop
-    except ImportError:  # a system that it is not made for
+    except ImportError:  # uvloop does not support this system
         return None
     return uvloop.new_event_loop
 
@@ -87,21 +88,21 @@ async def _serve(
     on_ready: OnReady | None,
     maintenance: dict[str, Any],
 ) -> None:
-    serving = ServerContext(db, settings)
-    app = App(serving)
+    context = ServerContext(db, settings)
+    app = App(context)
     server = _Server(_config(app, settings.limits, certificate), app, listener, certificate is not None, on_ready)
-    serving.hub.start()
-    beside = [asyncio.create_task(send_heartbeats(serving)), asyncio.create_task(app.status_feed.run())]
+    context.hub.start()
+    background_tasks = [asyncio.create_task(send_heartbeats(context)), asyncio.create_task(app.status_feed.run())]
     try:
         if settings.maintain:
-            db.maintain(on_batch=lambda _: serving.hub.wake(), **maintenance)
+            db.maintain(on_batch=lambda _: context.hub.wake(), **maintenance)
         await server.serve(sockets=[listener])
     finally:
-        for task in beside:
+        for task in background_tasks:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*background_tasks, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, app.fast_puts.close)
-        await asyncio.get_running_loop().run_in_executor(None, serving.close)
+        await asyncio.get_running_loop().run_in_executor(None, context.close)
 
 
 def _config(app: App, limits: Limits, certificate: tuple[str, str] | None) -> uvicorn.Config:
@@ -133,7 +134,7 @@ def _config(app: App, limits: Limits, certificate: tuple[str, str] | None) -> uv
 
 
 class _Server(uvicorn.Server):
-    """Says goodbye to subscribers before it waits for them."""
+    """A server that ends its subscriptions before it waits for open connections."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class _Server(uvicorn.Server):
             self._on_ready(self._address, self.stop)
 
     def stop(self) -> None:
-        """End as after SIGTERM; from any thread."""
+        """Stop as after SIGTERM. Any thread may call it."""
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

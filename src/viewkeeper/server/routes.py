@@ -1,4 +1,4 @@
-"""Every endpoint: its path, who may use it, its parameters. The router and the OpenAPI document are made of this."""
+"""Every endpoint: path, role, parameters. The router and the OpenAPI document are generated from this list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EndpointFunction = Callable[[ServerContext, Request], Awaitable[Reply]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`role` None: anybody. `answer`, `body`: names of schemas in the OpenAPI document."""
+    """One endpoint. `role` None: public. `answer`, `body`: names of schemas in the OpenAPI document."""
 
     method: str
     path: str
@@ -41,11 +41,11 @@ _RANGE_PARAMETERS = ("prefix", "start", "stop", "limit", "cursor")
 
 
 def all_endpoints(status_feed: StatusFeed) -> tuple[Endpoint, ...]:
-    """In the order in which paths are tried."""
+    """All endpoints, in the order in which paths are matched."""
     arrow_in, json_in = write.BODY_MEDIA_TYPES, (formats.JSON,)
     row = "/v1/{name}/rows/{key:path}"
     streams = (formats.EVENTS, formats.ARROW)
-    answers = (*formats.ROWS, formats.EVENTS)
+    media_types = (*formats.ROWS, formats.EVENTS)
     return (
         Endpoint("GET", "/healthz", catalog.check_health, None),
         Endpoint("GET", "/readyz", catalog.check_readiness, None),
@@ -63,7 +63,7 @@ def all_endpoints(status_feed: StatusFeed) -> tuple[Endpoint, ...]:
             sql.run_statement,
             "reader",
             ("numbers",),
-            answers,
+            media_types,
             "Object",
             "Statement",
             (formats.JSON, sql.SQL),
@@ -90,7 +90,7 @@ def all_endpoints(status_feed: StatusFeed) -> tuple[Endpoint, ...]:
     )
 
 
-# The interface as an OpenAPI document, made of the endpoints.
+# The OpenAPI document, generated from the endpoints.
 
 
 _TEXT = {"type": "string"}
@@ -227,32 +227,33 @@ def build_document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    inside = [part.strip("{}").partition(":")[0] for part in endpoint.path.split("/") if part.startswith("{")]
+    path_parameters = [part.strip("{}").partition(":")[0] for part in endpoint.path.split("/") if part.startswith("{")]
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in inside
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in path_parameters
     ]
     for name in endpoint.parameters:
         schema, text = _PARAMETERS[name]
         parameters.append({"name": name, "in": "query", "required": False, "schema": schema, "description": text})
-    answers: dict[str, Any] = {"200": {"description": endpoint.summary, "content": _content(endpoint)}}
+    responses: dict[str, Any] = {"200": {"description": endpoint.summary, "content": _content(endpoint)}}
     if endpoint.role is not None and endpoint.method == "GET" and formats.ARROW in endpoint.media:
-        answers["304"] = {"description": "Nothing has changed since the ETag in If-None-Match."}
+        responses["304"] = {"description": "Nothing has changed since the ETag in If-None-Match."}
     problem = {"content": {errors.MEDIA: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     for status in errors.STATUSES:
-        answers[str(status)] = {"description": "A problem.", **problem}
-    found: dict[str, Any] = {
+        responses[str(status)] = {"description": "A problem.", **problem}
+    operation: dict[str, Any] = {
         "operationId": f"{endpoint.method.lower()}{endpoint.path.replace(':path', '')}",
         "summary": endpoint.summary,
         "parameters": parameters,
-        "responses": answers,
+        "responses": responses,
         "security": [] if endpoint.role is None else [{"token": []}],
         "x-role": endpoint.role,
     }
     if endpoint.body is not None:
         schema = {"$ref": f"#/components/schemas/{endpoint.body}"}
         content = {m: {"schema": schema if m == formats.JSON else _TEXT} for m in endpoint.bodies}
-        found["requestBody"] = {"required": True, "content": content}
-    return found
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
 
 
 def _content(endpoint: Endpoint) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""The state of everything for the pages that look at it: one look a second for all of them, or fewer if looks are long.
+"""The status for the pages that watch it: read once a second for all of them, or less often if a read takes long.
 
-    event: hello     all of it, to a page that has just come
-    event: pulse     what changed since the last second: views, tables, totals, batches that were published
+    event: hello     the whole status, to a page that has just connected
+    event: pulse     what changed since the last read: views, tables, totals, published batches
 
-The same looks feed the metrics of batches and merges.
+The same reads feed the metrics of batches and compactions.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from viewkeeper.server.hub import Subscriber
 
 MIN_PAUSE_SECONDS = 1.0
 _MAX_BUSY_SHARE = 0.1
-"""How much of the time looks may take."""
+"""Maximum share of the time that reads of the status may take."""
 _BATCH_HISTORY = 120
 _log = logging.getLogger("viewkeeper.server")
 
 
 def refresh_pause(seconds: float) -> float:
-    """Seconds until the next look, when the last one took so many: one at thousands of views takes long."""
+    """Seconds until the next read, when the last one took `seconds`: with thousands of views a read takes long."""
     return max(MIN_PAUSE_SECONDS, seconds / _MAX_BUSY_SHARE)
 
 
 class StatusFeed:
-    """Looks at the database while somebody watches, and follows its batches always."""
+    """Reads the status while pages watch, and follows the batches always."""
 
     def __init__(self, context: ServerContext) -> None:
         self._context = context
@@ -47,15 +47,15 @@ class StatusFeed:
         self._totals: dict[str, Any] = {}
 
     async def run(self) -> None:
-        took = 0.0
+        duration = 0.0
         while True:
-            await asyncio.sleep(refresh_pause(took))
-            began = time.monotonic()
+            await asyncio.sleep(refresh_pause(duration))
+            start = time.monotonic()
             try:
                 await self._publish_changes()
             except Exception as error:
                 _log.warning("The pulse failed, and is tried again: %s", error)
-            took = time.monotonic() - began
+            duration = time.monotonic() - start
 
     async def watch(self, context: ServerContext, request: Request) -> Reply:
         """The state of everything, and how it changes."""
@@ -85,7 +85,7 @@ class StatusFeed:
             finally:
                 self._watchers.discard(watcher)
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- reads --------------------------------------------------------------------------------------------------------
 
     async def _publish_changes(self) -> None:
         new = await self._context.run_in_thread(self._read_new_batches)
@@ -93,7 +93,7 @@ class StatusFeed:
             return
         views, tables = dict(self._views), dict(self._tables)
         await self._read_status()
-        told = {
+        changes = {
             **self._totals,
             "batches": new,
             "views": [v for name, v in self._views.items() if views.get(name) != v],
@@ -101,30 +101,30 @@ class StatusFeed:
             "gone": [name for name in (*views, *tables) if name not in self._views and name not in self._tables],
             "loads": self._context.running_loads(),
         }
-        data = event_formats.encode_event("pulse", told)
+        data = event_formats.encode_event("pulse", changes)
         for watcher in list(self._watchers):
-            watcher.enqueue(data)  # a page that does not keep up misses beats, and sees the next
+            watcher.enqueue(data)  # a page that does not keep up misses pulses, and sees the next
 
     def _read_new_batches(self) -> list[dict[str, Any]]:
-        """Batches since the last look, for the timeline and the metrics."""
+        """The batches since the last read, for the timeline and the metrics."""
         batch = self._context.store.published_batch()
         maintainer = self._context.db._maintainer
         if batch is None or (batch.number == self._epoch and maintainer is None):
             return []
-        listed = (
+        batches = (
             maintainer.publisher.history.listed_batches() if maintainer is not None else batch.record.get("batches", ())
         )
-        new = [dict(b) for b in listed if b["epoch"] > self._epoch and b["epoch"] <= batch.number]
+        new = [dict(b) for b in batches if b["epoch"] > self._epoch and b["epoch"] <= batch.number]
         self._epoch = max([self._epoch, *(b["epoch"] for b in new)])
-        for one in new:
-            self._context.metrics.record_batch(one)
+        for new_batch in new:
+            self._context.metrics.record_batch(new_batch)
         self._batches.extend(new)
         merges = batch.record.get("merges", {})
         self._context.metrics.record_merges(merges.get("count", 0), merges.get("seconds", 0.0))
         return new
 
     async def _read_status(self) -> None:
-        now: Status = await self._context.run_in_thread(
+        status: Status = await self._context.run_in_thread(
             lambda: database_status(self._context.store, self._context.store.catalog())
         )
         rows, catalog = self._context.hub.changed_rows, self._context.store.catalog()
@@ -136,11 +136,13 @@ class StatusFeed:
                 "changed": rows.get(ids.get(v.name, -1), 0),
                 "unique": not kinds[v.name].table.is_bag,
             }
-            for v in now.views
+            for v in status.views
             if v.name in kinds
         }
-        self._tables = {t.name: {**_status_fields(t), "changed": rows.get(ids.get(t.name, -1), 0)} for t in now.tables}
-        self._totals = _totals(now, self._context)
+        self._tables = {
+            t.name: {**_status_fields(t), "changed": rows.get(ids.get(t.name, -1), 0)} for t in status.tables
+        }
+        self._totals = _totals(status, self._context)
 
     def _full_state(self) -> Mapping[str, Any]:
         return {

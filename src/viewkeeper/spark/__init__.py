@@ -1,9 +1,9 @@
 """Viewkeeper as a Spark data source, and Spark sessions for Viewkeeper.
 
-    source.py    the data source `viewkeeper`: its options and schema
-    rows.py      spark.read: key ranges of one state, in parallel
-    changes.py   spark.readStream: committed changes, exactly once by log position
-    writing.py   df.write, writeStream: tasks stage files, the driver writes once
+    source.py          the data source `viewkeeper`: its options and schema
+    batch_reader.py    spark.read: key ranges of one state, in parallel
+    stream_reader.py   spark.readStream: committed changes, exactly once by log position
+    writer.py          df.write, writeStream: tasks stage files, the driver writes once
 
 `register` makes the format known to a session; then a table or view is read like any other source:
 
@@ -30,7 +30,7 @@ def register(spark: Any) -> None:
     from viewkeeper.spark.source import ViewkeeperSource
 
     class Source(ViewkeeperSource):
-        """Travels by value: Spark's processes have a working directory of their own."""
+        """Defined here so that Spark pickles the class by value: its processes have another working directory."""
 
         directory = str(Path.cwd())
 
@@ -66,7 +66,7 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
 
 
 def _check_master(master: str) -> None:
-    """Raise if nobody listens at a standalone master's address: Spark itself would go on trying for a minute."""
+    """Raise if a standalone master's address refuses connections; Spark itself would retry for a minute."""
     if not master.startswith("spark://"):
         return
     for address in master.removeprefix("spark://").split(","):

@@ -1,12 +1,12 @@
 """`spark.read`: a table or view at one log position, as key ranges that tasks scan in parallel.
 
-    1  the position is chosen when the query is planned (or given by `at`), and the log is held from there for a while
-    2  filters say which way is the cheapest (`read.access`): a range of keys, an index, or all rows
-    3  keys are cut into ranges of similar size; an index's ranges are shared out
-    4  a task reads its ranges and undoes what the log says came after the position
+    1  the position is chosen when the query is planned (or set by `at`), and the log is held from there for a while
+    2  the filters determine the cheapest access path (`read.access`): a range of keys, an index, or a scan
+    3  the keys are split into ranges of similar size; an index's ranges are distributed
+    4  a task reads its ranges and undoes the changes that the log has after the position
 
-So all tasks see one state, however late they run. Every filter is also left to Spark: the ways only spare work. A lazy
-view is worked out by one task, from the batch that is published then.
+All tasks thus see one state, however late they run. Spark also evaluates every filter: access paths only save work. A
+lazy view is computed by one task, at the batch that is published when the task runs.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from viewkeeper.store.contract.store import Batch, Store
 from viewkeeper.store.registry import open_store
 
 HOLD_SECONDS = 3600.0
-"""Seconds for which the log is kept for a batch query."""
+"""Seconds for which the log is held for a batch query."""
 BATCH_ROWS = 65_536
-"""Rows of a batch that is handed to Spark."""
+"""Rows of a batch that is passed to Spark."""
 
 
 @dataclass
 class KeyRangePartition(InputPartition):  # type: ignore[misc]
-    """What one task reads: ranges of keys of the table, or of an index that shows the table at `cut`."""
+    """The input of one task: key ranges of the table, or of an index that shows the table at `cut`."""
 
     position: int
     ranges: tuple[KeyBounds, ...]
@@ -77,7 +77,7 @@ class KeyRangePartition(InputPartition):  # type: ignore[misc]
 
 
 class RowReader(DataSourceReader):  # type: ignore[misc]
-    """Made on the driver, sent to every task."""
+    """The reader, created on the driver and sent to every task."""
 
     def __init__(self, url: str, table: Table, columns: list[str], schema: Any, options: Mapping[str, str]) -> None:
         self.url, self.table, self.columns, self.schema = url, table, columns, schema
@@ -107,30 +107,30 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
                 refuse_suspended(found, stale=self.stale)
             else:
                 refuse_suspended_before(found, position)
-            with suppress(Unsupported):  # a store without a log of its own keeps what it keeps
+            with suppress(Unsupported):  # a store without a log of its own has its own retention
                 store.hold(f"spark-read-{secrets.token_hex(8)}", position, time.time() + HOLD_SECONDS)
-            way = self._choose_access_path(store, position, batch)
-            parts = self.partition_count or default_partition_count()
-            if way is not None and way.index is not None and batch is not None:
-                shares = _group_ranges(way.ranges.pairs, parts)
-                return [KeyRangePartition(position, share, way.index.table.name, batch.cut) for share in shares]
-            points = store.split_points(self.table, parts)
+            path = self._choose_access_path(store, position, batch)
+            partition_count = self.partition_count or default_partition_count()
+            if path is not None and path.index is not None and batch is not None:
+                groups = _group_ranges(path.ranges.pairs, partition_count)
+                return [KeyRangePartition(position, group, path.index.table.name, batch.cut) for group in groups]
+            points = store.split_points(self.table, partition_count)
         finally:
             store.close()
-        pairs = ((None, None),) if way is None else way.ranges.pairs
+        pairs = ((None, None),) if path is None else path.ranges.pairs
         return [
-            KeyRangePartition(position, share)
-            for share in _group_ranges([p for pair in pairs for p in _split_range(pair, points)], parts)
+            KeyRangePartition(position, group)
+            for group in _group_ranges([p for pair in pairs for p in _split_range(pair, points)], partition_count)
         ]
 
     def _choose_access_path(self, store: Store, position: int, batch: Batch | None) -> AccessPath | None:
-        """How the rows are best reached; None where ranges of keys are not known."""
+        """The cheapest access path to the rows; None if the store has no key ranges."""
         if not store.is_in_key_order(self.table):
             return None
-        source = PositionState(store, position, batch)
+        state = PositionState(store, position, batch)
         if batch is None or position < batch.cut or not self.table.is_stored:
-            source.catalog = Catalog()  # indexes show what came later
-        return choose_access_path(source, self._row_request())
+            state.catalog = Catalog()  # without indexes, which show a later state
+        return choose_access_path(state, self._row_request())
 
     def _row_request(self) -> RowRequest:
         return RowRequest(self.table, RequestPredicate(self.terms), tuple(self.columns))
@@ -152,45 +152,45 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
             store.close()
 
     def _read_by_index(self, store: Store, partition: KeyRangePartition) -> pa.Table:
-        source = PositionState(store, partition.position, Batch(0, partition.cut, {}))
-        wanted = self._row_request()
-        way = find_index_path(source, wanted, partition.index)
-        if way is None:  # dropped since: what it would have given is read from the table, once
+        state = PositionState(store, partition.position, Batch(0, partition.cut, {}))
+        request = self._row_request()
+        path = find_index_path(state, request, partition.index)
+        if path is None:  # the index was dropped after the query was planned
             raise UnknownName(
                 f"The index {partition.index} was dropped while it was read.", hint="Run the query again."
             )
-        way = replace(way, ranges=replace(way.ranges, pairs=partition.ranges))
-        found = list(scan_path(source, wanted, way))
-        return pa.concat_tables([to_visible_rows(wanted, request_schema(wanted).empty_table()), *found])
+        path = replace(path, ranges=replace(path.ranges, pairs=partition.ranges))
+        found = list(scan_path(state, request, path))
+        return pa.concat_tables([to_visible_rows(request, request_schema(request).empty_table()), *found])
 
 
 def _group_ranges(ranges: Sequence[KeyBounds], group_count: int) -> list[tuple[KeyBounds, ...]]:
-    """Neighbours together, in as many shares; one, at least: Spark wants a partition."""
-    each = max(1, -(-len(ranges) // group_count))
-    return [tuple(ranges[i : i + each]) for i in range(0, len(ranges), each)] or [()]
+    """Group neighbouring ranges into at most `group_count` groups; at least one, because Spark needs a partition."""
+    group_size = max(1, -(-len(ranges) // group_count))
+    return [tuple(ranges[i : i + group_size]) for i in range(0, len(ranges), group_size)] or [()]
 
 
 def _split_range(key_range: KeyBounds, points: Sequence[bytes]) -> Iterator[KeyBounds]:
     low, high = key_range
-    inside = [p for p in points if (low is None or p > low) and (high is None or p < high)]
-    yield from pairwise([low, *inside, high])
+    inner_points = [p for p in points if (low is None or p > low) and (high is None or p < high)]
+    yield from pairwise([low, *inner_points, high])
 
 
 def to_spark_batches(rows: pa.Table, schema: Any) -> Iterator[pa.RecordBatch]:
-    """Batches in exactly the Arrow schema that Spark expects."""
+    """The rows as batches in exactly the Arrow schema that Spark expects."""
     expected = to_arrow_schema(schema, timezone="UTC")
-    known = {name.lower(): name for name in rows.column_names}  # a schema of the user's own may spell them otherwise
-    asked = rows.select([known[name.lower()] for name in expected.names]).rename_columns(expected.names)
-    yield from asked.cast(expected).to_batches(max_chunksize=BATCH_ROWS)
+    columns = {name.lower(): name for name in rows.column_names}  # a user's schema may use another case
+    selected = rows.select([columns[name.lower()] for name in expected.names]).rename_columns(expected.names)
+    yield from selected.cast(expected).to_batches(max_chunksize=BATCH_ROWS)
 
 
 def is_stale(options: Mapping[str, str]) -> bool:
-    """Whether the option `stale` asks for the old rows of a suspended view."""
+    """Whether the option `stale` requests the old rows of a suspended view."""
     return str(options.get("stale", "false")).lower() == "true"
 
 
 def parse_position(store: Store, text: str | None) -> int:
-    """A log position: the head, or what a number or token says."""
+    """A log position: the head, or that of a number or token."""
     if text is None:
         return store.head()
     if text.isdecimal():
@@ -220,7 +220,7 @@ def _positive_option(options: Mapping[str, str], name: str, default: int) -> int
 
 
 def extract_terms(table: Table, filters: Sequence[Filter]) -> Iterator[SargableTerm]:
-    """What filters say of single columns."""
+    """The terms of the filters on single columns."""
     columns = {c.name: c for c in table.columns if c.type not in _SESSION_DEPENDENT_TYPES}
     for f in filters:
         (name,) = f.attribute if isinstance(getattr(f, "attribute", None), tuple) and len(f.attribute) == 1 else ("",)
@@ -241,4 +241,4 @@ def extract_terms(table: Table, filters: Sequence[Filter]) -> Iterator[SargableT
 
 _COMPARISONS = {EqualTo: EQUAL, GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<="}
 _SESSION_DEPENDENT_TYPES = (*types.TIMES, types.BINARY)
-"""Types whose values Spark hands over in ways that depend on its session."""
+"""Types whose values Spark passes in a form that depends on its session."""

@@ -1,20 +1,20 @@
-"""The data source `viewkeeper`: what its options mean, and which schema follows from them.
+"""The data source `viewkeeper`: its options, and the schema that follows from them.
 
     option       for                                 meaning
     db           all                                 the database's URL
-    table        all                                 a table or a view; writes take a table
-    columns      read, readStream                    names with commas; only these are read and decoded
+    table        all                                 a table or a view; writes need a table
+    columns      read, readStream                    names separated by commas; only these are read and decoded
     partitions   read                                key ranges read in parallel; default: 2 for each core
-    at           read                                a log position or token: the state as of then
-    changes      readStream                          "true": the schema has the weight `_w` (+1 came, -1 went)
+    at           read                                a log position or token: the state at that position
+    changes      readStream                          "true": the schema has the weight `_w` (+1 inserted, -1 deleted)
     from         readStream                          snapshot (default: all rows first), now, or a position or token
-    hold         readStream                          a name under which the log is kept for this query for good
-    stale        read, readStream                    "true": a suspended view, which else is an error, with its old rows
+    hold         readStream                          a name under which the log is held for this query without expiry
+    stale        read, readStream                    "true": the old rows of a suspended view, otherwise an error
     operation    write, writeStream                  upsert (default) or delete; a column `_w` decides row by row
 
 PySpark's Python sources have no column pruning of their own (4.3: `PythonScanBuilder` takes filters and no columns):
-`columns`, or a schema given to the reader, does it. Options of other names are Spark's; one that is nearly ours is an
-error.
+`columns`, or a schema passed to the reader, replaces it. Options with other names are Spark's; a name that is similar
+to one of these is an error.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ OPTIONS = ("db", "table", "columns", "partitions", "at", "changes", "from", "hol
 
 
 class ViewkeeperSource(DataSource):  # type: ignore[misc]
-    """Instantiated by Spark, in processes of its own, with the user's options."""
+    """The source, which Spark instantiates in its own processes with the user's options."""
 
     directory: str | None = None
-    """Where relative paths begin."""
+    """The directory that relative paths start from."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +61,7 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
             *selected_columns(table, self.options.get("columns")),
             *([Column(table.weight_column, types.BIGINT)] if self._reads_changes else []),
         ]
-        # A bare `timestamp` is whatever the reader's session takes it for.
+        # A bare `timestamp` would depend on the reader's session.
         names = {types.TIMESTAMP: "timestamp_ltz"}
         return ", ".join(f"{backticked(c.name)} {names.get(c.type, c.type)}" for c in columns)
 
@@ -100,10 +100,10 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
 
     def _find_table(self) -> tuple[Table, str]:
         """The table, and the database's URL in a form that holds in every process."""
-        for given in self.options:  # an `operaton` that is passed over would upsert what was to be deleted
-            near = get_close_matches(given.lower(), OPTIONS, 1, 0.8)
-            if near and given.lower() not in OPTIONS:
-                raise BadValue(f"There is no option {given!r}.", hint=f"Is it {near[0]!r}?")
+        for option in self.options:  # ignoring a misspelt `operation` would upsert rows that were to be deleted
+            near = get_close_matches(option.lower(), OPTIONS, 1, 0.8)
+            if near and option.lower() not in OPTIONS:
+                raise BadValue(f"There is no option {option!r}.", hint=f"Is it {near[0]!r}?")
         for name in ("db", "table"):
             if not self.options.get(name):
                 raise BadValue(f"The option {name} is missing.", hint=f'Add .option("{name}", …).')
@@ -126,14 +126,14 @@ class ViewkeeperSource(DataSource):  # type: ignore[misc]
         if overwrite:
             raise BadValue("Rows are upserted by key; a table is not overwritten.", hint='Use .mode("append").')
         names = [name for name in schema.fieldNames() if name != table.weight_column]
-        known = {c.name.lower() for c in table.columns}
-        if unknown := [name for name in names if name.lower() not in known]:
+        column_names = {c.name.lower() for c in table.columns}
+        if unknown := [name for name in names if name.lower() not in column_names]:
             raise UnknownName(
                 f"{table.name} has no column {unknown[0]!r}.",
                 hint=f"It has: {', '.join(c.name for c in table.columns)}.",
             )
-        given = {name.lower() for name in names}
-        if missing := [c.name for c in table.key_columns if c.name.lower() not in given]:
+        named = {name.lower() for name in names}
+        if missing := [c.name for c in table.key_columns if c.name.lower() not in named]:
             raise BadValue(f"The rows have no column {missing[0]}, which is part of the key of {table.name}.")
         return url, table
 
@@ -165,5 +165,5 @@ def _columns_by_name(table: Table, names: Sequence[str]) -> list[Column]:
 
 
 def _requested_columns(table: Table, schema: Any) -> list[str]:
-    """The table's columns that a schema asks for, the user's own or ours."""
+    """The table's columns that a schema names, the user's own schema or the source's."""
     return [c.name for c in _columns_by_name(table, [n for n in schema.fieldNames() if n != table.weight_column])]

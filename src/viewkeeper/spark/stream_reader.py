@@ -1,19 +1,19 @@
 """`spark.readStream`: the committed changes of a table or view, exactly once.
 
-An offset is a log position `{"position": p}`. What lies between two offsets never changes, so a micro-batch that Spark
+An offset is a log position `{"position": p}`. The changes between two offsets never change, so a micro-batch that Spark
 repeats after a failure has the same rows. The first batch of a query that begins with a snapshot starts at no position:
 its rows are the whole state at its end.
 
     start            end              rows
     {position: -1}   {position: p}    every row of the state at p, with weight 1
-    {position: p}    {position: q}    what calls in (p, q] did, consolidated: `_w` > 0 came, `_w` < 0 went
+    {position: p}    {position: q}    the changes of the calls in (p, q], consolidated: `_w` > 0 inserted, < 0 deleted
 
-A query over a suspended view fails with the reason (VK605), unless the option `stale` lets it wait for what comes after
-RESUME. If the view was made anew then, and its changes since the query's offset are not known, the query fails
-(VK604) and is begun anew.
+A query over a suspended view fails with the reason (VK605), unless the option `stale` makes it wait for the changes
+after RESUME. If RESUME rebuilt the view and its changes since the query's offset are not known, the query fails (VK604)
+and must be started anew.
 
-The log is held from the last offset that Spark has committed: for an hour after the query was last heard of, or for
-good under the name of the option `hold`.
+The log is held from the last offset that Spark has committed: until an hour after the query's last call, or without
+expiry under the name of the option `hold`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PositionSpan(InputPartition):  # type: ignore[misc]
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Lives on the driver; `read` runs in a task."""
+    """The reader on the driver; `read` runs in a task."""
 
     def __init__(self, url: str, table: Table, columns: list[str], schema: Any, options: Mapping[str, str]) -> None:
         self.url, self.table, self.columns, self.schema = url, table, columns, schema
@@ -64,7 +64,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.stale = is_stale(options)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Without it Spark makes one batch only, and of a query that was killed that is the one left unfinished."""
+        """Note the head. Without this method Spark would run one batch only: after a kill, the unfinished one."""
         store = open_store(self.url, "r")
         try:
             self.available_position = store.head()
@@ -118,23 +118,23 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             store.close()
 
     def stop(self) -> None:
-        """A hold without a name is left to expire: the query may be started again."""
+        """Keep the hold: one without a name expires by itself, because the query may be started again."""
 
     def _hold_log(self, store: Store, position: int) -> None:
-        """Keep the log from here on, never forgetting less than a hold of this query's last run does."""
-        there = [h.position for h in store.holds() if h.name == self.hold] if self.hold_name else []
-        if not there or position >= there[0]:
+        """Hold the log from the position, but never later than the hold of this query's last run."""
+        held = [h.position for h in store.holds() if h.name == self.hold] if self.hold_name else []
+        if not held or position >= held[0]:
             with suppress(Unsupported):
                 store.hold(self.hold, position, None if self.hold_name else time.time() + HOLD_SECONDS)
 
 
 def read_delta(store: Store, table: Table, columns: Sequence[str], after: int, end: int) -> pa.Table:
-    """The visible rows that came and went in (after, upto], with their weights."""
+    """The visible rows inserted and deleted in (after, end], with their weights."""
     stored = [*columns, *([COUNT] if table.is_bag else [])]
     found = normalize_chunks(store.changes(table, stored, after, end))
     if table.is_bag:
-        counted = pa.array(found[WEIGHT].to_numpy() * found[COUNT].to_numpy())
-        found = found.drop_columns([COUNT, WEIGHT]).append_column(WEIGHT, counted)
+        weights_with_counts = pa.array(found[WEIGHT].to_numpy() * found[COUNT].to_numpy())
+        found = found.drop_columns([COUNT, WEIGHT]).append_column(WEIGHT, weights_with_counts)
     rows = consolidate_rows(store, found) if found.num_rows else found
     weights = np.asarray(rows[WEIGHT].to_numpy(), np.int64)
     result = to_external_types(table, rows.select(list(columns)))

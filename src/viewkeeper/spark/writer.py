@@ -1,13 +1,14 @@
 """`df.write` and `writeStream`: upserts and deletes into a base table.
 
-    1  each task stages its rows in a file that only this attempt knows, and reports it
+    1  each task attempt stages its rows in a file with a random name, and reports the file
     2  the driver reads the reported files, takes the last row of each key, and writes them in one call
-    3  a stream's call is noted under the query's id and batch id, in the same transaction: a batch that Spark repeats
-       finds its note and writes nothing
+    3  a stream's call is noted under the query's id and batch id, in the same transaction: when Spark repeats a batch,
+       the note exists and nothing is written
     4  the staged files are deleted; those of attempts that never reported, a day later
 
-A row is an upsert; with `operation` delete, only its key counts. With a column `_w` (as `readStream` gives it) a row
-that came is an upsert and one that only went is a delete. Rows of one key keep their order within a partition.
+A row is an upsert; with `operation` delete, only its key counts. With a column `_w` (as `readStream` returns it) an
+inserted row is an upsert and a row that was only deleted is a delete. Rows of one key keep their order within a
+partition.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from viewkeeper.resources.directory import StateDirectory
 from viewkeeper.store.registry import open_store
 
 ORPHAN_SECONDS = 86_400.0
-"""Seconds after which a staged file is nobody's."""
+"""Seconds after which a staged file counts as orphaned."""
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 @dataclass
 class StagedFile(WriterCommitMessage):  # type: ignore[misc]
-    """A task's report: its file (none if it had no rows), its partition, and the streaming query it works for."""
+    """A task's report: its file (None without rows), its partition, and the streaming query."""
 
     file: str | None
     partition: int
@@ -96,46 +97,46 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 def stage_rows(directory: str, batches: Iterator[pa.RecordBatch]) -> StagedFile:
-    """A task's rows in a file of its own."""
+    """Write a task's rows to a file of its own."""
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     query = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     first = next(batches, None)
     if first is None:
         return StagedFile(None, partition, query)
-    place = StateDirectory(directory)
-    place.create()
+    state_directory = StateDirectory(directory)
+    state_directory.create()
     name = f"{partition}-{secrets.token_hex(8)}.arrow"
-    with pa.OSFile(str(place / name), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as writer:
+    with pa.OSFile(str(state_directory / name), "wb") as sink, pa.ipc.new_stream(sink, first.schema) as writer:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
-    place.upload(name)
+    state_directory.upload(name)
     return StagedFile(name, partition, query)
 
 
 def resolve_writes(table: Table, directory: str, files: Sequence[str], delete: bool) -> tuple[pa.Table, pa.Table]:
-    """The rows to put and the keys to delete, unique by key over both."""
+    """The rows to put and the keys to delete; no key is in both, or twice."""
     keys = [c.name for c in table.key_columns]
-    none = table.arrow.empty_table()
+    empty = table.arrow.empty_table()
     if not files:
-        return none, none.select(keys)
-    place = StateDirectory(directory)
-    opened = [pa.ipc.open_stream(pa.OSFile(str(place.fetch(file)))) for file in files]
-    rows = pa.concat_tables([one.read_all() for one in opened]).combine_chunks()
-    came, went = rows, rows.slice(0, 0)
+        return empty, empty.select(keys)
+    state_directory = StateDirectory(directory)
+    opened = [pa.ipc.open_stream(pa.OSFile(str(state_directory.fetch(file)))) for file in files]
+    rows = pa.concat_tables([stream.read_all() for stream in opened]).combine_chunks()
+    inserted, deleted = rows, rows.slice(0, 0)
     if delete:
-        came, went = went, rows
+        inserted, deleted = deleted, rows
     elif table.weight_column in rows.column_names:
-        came = rows.filter(pc.greater(rows[table.weight_column], 0))
-        went = rows.filter(pc.less(rows[table.weight_column], 0))
-    plain = [n for n in rows.column_names if n != table.weight_column]
-    puts = last_by_key(table, rows_table(table, came.select(plain)))
-    named = [n for n in plain if n.lower() in {k.lower() for k in keys}]
-    deletes = last_by_key(table, keys_table(table, went.select(named)))
+        inserted = rows.filter(pc.greater(rows[table.weight_column], 0))
+        deleted = rows.filter(pc.less(rows[table.weight_column], 0))
+    columns = [n for n in rows.column_names if n != table.weight_column]
+    puts = last_by_key(table, rows_table(table, inserted.select(columns)))
+    key_columns = [n for n in columns if n.lower() in {k.lower() for k in keys}]
+    deletes = last_by_key(table, keys_table(table, deleted.select(key_columns)))
     if puts.num_rows and deletes.num_rows:
-        gone, there = encode_keys(table, deletes), encode_keys(table, puts)
-        deletes = deletes.filter(pc.invert(pc.is_in(gone, value_set=there)))
+        deleted_keys, put_keys = encode_keys(table, deletes), encode_keys(table, puts)
+        deletes = deletes.filter(pc.invert(pc.is_in(deleted_keys, value_set=put_keys)))
     return puts, deletes
 
 
@@ -153,6 +154,6 @@ def _reported_files(messages: Sequence[StagedFile | None]) -> list[str]:
 
 
 def _remove_files(directory: str, files: Sequence[str]) -> None:
-    place = StateDirectory(directory)
-    for file in (*files, *place.list_names("*.arrow", min_age=ORPHAN_SECONDS)):
-        place.remove(file)
+    state_directory = StateDirectory(directory)
+    for file in (*files, *state_directory.list_names("*.arrow", min_age=ORPHAN_SECONDS)):
+        state_directory.remove(file)

@@ -1,7 +1,7 @@
 """A condition by itself: `where=` of `scan` and `read`, as SQL text or as columns and their values.
 
-A text is read as the embedded engine reads a query's WHERE, and means what Spark means; what that engine does not take
-is refused, with the way to ask Spark.
+A text is parsed as the embedded engine parses a query's WHERE, and has Spark's meaning. A condition that the embedded
+engine does not support is refused, with a hint how to run it on Spark.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def row_request_of(
     limit: int | None,
     bounds: KeyBounds = (None, None),
 ) -> RowRequest:
-    """What `scan` and `read` are asked for, checked."""
+    """The checked request of `scan` and `read`."""
     return build_request(table, where_of(table, where), columns, order_by, limit, bounds)
 
 
 def where_of(table: Table, where: str | Mapping[str, Any] | None) -> RequestPredicate:
-    """The condition that `where=` says."""
+    """The predicate of `where=`."""
     if where is None:
         return RequestPredicate()
     if isinstance(where, Mapping):
@@ -76,7 +76,7 @@ def _sql_hint(table: Table) -> str:
 
 
 def parse_condition(table: Table, text: str) -> Expr:
-    """The condition over the columns of a table; NotProven if the embedded engine does not take it."""
+    """The condition over the columns of a table. Raises UnprovenQuery if the embedded engine does not support it."""
     fields = tuple(ScopeField(table.name, c.name, c.name, c.type, c.nullable) for c in table.columns)
     found = Scope(fields).read(_parse_tree(text))
     if found.type != types.BOOLEAN:

@@ -1,6 +1,6 @@
-"""Statements that define: each kind of them, and what it does to a database.
+"""The statements that define tables, views and indexes: what each of them does to a database.
 
-Most of them need the lease. Where another process has it, that process runs them (`sql.definitions`).
+Most of them need the lease. If another process has it, that process runs them (`sql.run_ddl`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _drop_table(db: Database, statement: statements.DropTable) -> None:
 
 
 def _drop_base_table(db: Database, table: Table) -> None:
-    """A base table, with its indexes."""
+    """Drop a base table with its indexes."""
     from viewkeeper.maintain.definitions import catalog_changes
 
     catalog = db._store.catalog()
@@ -69,7 +69,7 @@ def _change_column(db: Database, statement: alter.ColumnChange) -> None:
         case alter.AddColumn():
             alter_table.add_column(db._store, statement)
         case alter.DropColumn():
-            if statement.cascade:  # a crash between leaves some of them dropped, and the column where it was
+            if statement.cascade:  # a crash in between leaves some of them dropped, and the column in place
                 views, indexes = alter_table.column_users(db._store, db._spark, statement)
                 for name in indexes:
                     _drop_index(db, syntax_indexes.DropIndex(name))
@@ -100,34 +100,34 @@ def _rename(db: Database, statement: alter.Rename | syntax_indexes.RenameIndex) 
 
 
 def create_views(db: Database, texts: Sequence[str], progress: Progress | None) -> list[str]:
-    """Their names: one that may be there already, and is, is not among them."""
+    """Create views and return their names, without those that IF NOT EXISTS found."""
     from viewkeeper.maintain.definitions import planning
 
     db._writes.check_mode("create views")
-    wanted = [s for s in map(statements.parse, texts) if isinstance(s, statements.CreateView)]
+    definitions = [s for s in map(statements.parse, texts) if isinstance(s, statements.CreateView)]
     catalog = db._store.catalog()
-    there = {s.name.lower() for s in wanted if s.if_not_exists and isinstance(catalog.find(s.name), View)}
-    fresh = planning.unique_definitions([s for s in wanted if s.name.lower() not in there])
-    for statement in fresh:
+    existing = {s.name.lower() for s in definitions if s.if_not_exists and isinstance(catalog.find(s.name), View)}
+    missing = planning.unique_definitions([s for s in definitions if s.name.lower() not in existing])
+    for statement in missing:
         if catalog.find(statement.name) is not None:
-            taken = NameTaken(f"The name {statement.name!r} is in use.")
-            taken.view = statement.name
-            raise taken
-    if not fresh:
+            error = NameTaken(f"The name {statement.name!r} is in use.")
+            error.view = statement.name
+            raise error
+    if not missing:
         return []
     maintainer = db._acquire_maintainer()
     templates = maintainer.definer.templates
     with maintainer.publisher.definition_lock:
         maintainer.refresh()
-        planned = _plan_detaching_members(
-            db, maintainer, lambda: planning.plan_definitions(db._store, db._spark, fresh, templates)
+        plan = _plan_detaching_members(
+            db, maintainer, lambda: planning.plan_definitions(db._store, db._spark, missing, templates)
         )
-        maintainer.definer.create_planned(planned, progress=progress or db._progress)
-    return [statement.name for statement in fresh]
+        maintainer.definer.create_planned(plan, progress=progress or db._progress)
+    return [statement.name for statement in missing]
 
 
 def _plan_detaching_members(db: Database, maintainer: Maintainer, plan: Callable[[], T]) -> T:
-    """What is planned; members of families that it reads become views by themselves first."""
+    """Run `plan`; members of families that it reads are first detached."""
     from viewkeeper.maintain.definitions.planning import MemberReadError
 
     while True:
@@ -139,7 +139,7 @@ def _plan_detaching_members(db: Database, maintainer: Maintainer, plan: Callable
 
 
 def _detach_member(db: Database, maintainer: Maintainer, member: View) -> View:
-    """A member of a family as a view by itself, which it is from now on."""
+    """Turn a member of a family into a view of its own."""
     from viewkeeper.maintain.definitions.planning import plan_detached_member
 
     view = plan_detached_member(db._store, db._spark, member, maintainer.definer.templates)
@@ -169,15 +169,15 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
         maintainer.refresh()
         templates, store = maintainer.definer.templates, db._store
         if old is None:
-            planned = _plan_detaching_members(
+            plan = _plan_detaching_members(
                 db,
                 maintainer,
                 lambda: planning.plan_definitions(store, db._spark, [statement], templates, name_errors=False),
             )
-            if planned.families.members:
-                maintainer.definer.create_planned(planned, progress=progress)
+            if plan.families.members:
+                maintainer.definer.create_planned(plan, progress=progress)
                 return
-            (view,) = planned.views
+            (view,) = plan.views
         else:
             old = _detach_member(db, maintainer, old) if old.is_member else old
             view = _plan_detaching_members(
@@ -192,7 +192,7 @@ def _create_view(db: Database, statement: statements.CreateView, progress: Progr
 
 
 def _load_progress(view: View, progress: Progress | None) -> Progress | None:
-    """Who is told how far the load of a view is; one with a rate waits there so that it is not faster."""
+    """The progress callback of a view's load. A view with a load rate waits in it, so that the load is not faster."""
     from viewkeeper.maintain.definitions.catalog_changes import load_rate
     from viewkeeper.maintain.load.backfill import throttle
 
@@ -203,7 +203,7 @@ def _load_progress(view: View, progress: Progress | None) -> Progress | None:
 def _create_synchronous(
     db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None
 ) -> bool:
-    """A view that writes keep, for which nobody has to maintain; False if batches keep it."""
+    """Create a view that writes maintain, without a maintainer; return False if batches maintain it."""
     from viewkeeper.maintain.definitions import planning, synchronous_views
     from viewkeeper.plan.families.plan_templates import TemplateCache
 
@@ -221,7 +221,8 @@ def _create_synchronous(
 
 
 def _create_family(db: Database, statement: statements.CreateView, old: View | None, progress: Progress | None) -> None:
-    """The table of its parameters first, which goes again if the family cannot be made."""
+    """Create a view family: first the table of its parameters, which is dropped again if the family cannot be
+    created."""
     from viewkeeper.maintain.definitions import catalog_changes, planning
 
     if old is not None:
@@ -261,7 +262,7 @@ def _alter_view(db: Database, statement: alter.AlterView, progress: Progress | N
     if statement.action == "resume" and view.suspended is not None:
         maintainer = db._acquire_maintainer()
         maintainer.refresh()
-        if view.is_member:  # of a family that failed: this one may be none of those that it failed for
+        if view.is_member:  # of a suspended family: the failure may have been another member's
             _detach_member(db, maintainer, view)
         else:
             maintainer.definer.resume(view, progress=progress)
@@ -292,7 +293,7 @@ def _drop_view(db: Database, statement: statements.DropView) -> None:
 
 
 def _drop_loaded_view(db: Database, view: View) -> None:
-    """A view, or an index. One that writes keep needs nobody who maintains, unless it has indexes that batches keep."""
+    """Drop a view or an index. A synchronous view needs no maintainer, unless batches maintain indexes of it."""
     from viewkeeper.maintain.definitions import synchronous_views
 
     if view.synchronous_state is not None and not db._store.catalog().indexes.get(view.table.id):
@@ -310,14 +311,14 @@ def drop_views(db: Database, names: Sequence[str]) -> None:
     for name in names:
         catalog.refuse_index(name, "DROP INDEX")
     views = {view.table.id: view for view in map(catalog.view, names)}
-    left = catalog.without(*views)
+    remaining = catalog.without(*views)
     for view in views.values():
-        catalog_changes.refuse_used(left, view.table)
+        catalog_changes.refuse_used(remaining, view.table)
     if members := [v for v in views.values() if v.is_member]:
         db._acquire_maintainer().definer.drop_members(members)
     for number in sorted(
         (n for n, v in views.items() if not v.is_member), reverse=True
-    ):  # readers before what they read
+    ):  # readers before the views that they read
         _drop_view(db, statements.DropView(views[number].table.name))
 
 
@@ -330,7 +331,7 @@ def _create_index(db: Database, statement: syntax_indexes.CreateIndex, progress:
         return
     if found is not None:
         raise NameTaken(f"The name {statement.name!r} is in use.")
-    db._store.catalog().table(statement.on)  # what is not there is not maintained first
+    db._store.catalog().table(statement.on)  # refuse a missing table before maintenance runs
     if "sync" in statement.options:
         from viewkeeper.maintain.definitions import synchronous_views
 
@@ -356,7 +357,7 @@ def _create_cluster(db: Database, statement: syntax_indexes.CreateCluster, progr
     if found is not None:
         raise NameTaken(f"The name {statement.name!r} is in use.")
     for table in statement.of:
-        db._store.catalog().table(table)  # what is not there is not maintained first
+        db._store.catalog().table(table)  # refuse a missing table before maintenance runs
     maintainer = db._acquire_maintainer()
     with maintainer.publisher.definition_lock:
         maintainer.refresh()
@@ -366,7 +367,7 @@ def _create_cluster(db: Database, statement: syntax_indexes.CreateCluster, progr
 
 
 def _detach_members(db: Database, maintainer: Maintainer, names: Iterable[str]) -> None:
-    """Those of the named views that are members of families are views by themselves from now on."""
+    """Detach those of the named views that are members of families."""
     for name in names:
         found = db._store.catalog().find(name)
         if isinstance(found, View) and found.is_member:
@@ -392,7 +393,7 @@ _LOADING_STATEMENTS: Mapping[type, Callable[[Database, Any, Progress | None], No
     syntax_indexes.CreateIndex: _create_index,
     syntax_indexes.CreateCluster: _create_cluster,
 }
-"""Those that may load a view, and tell how far that is."""
+"""Statements that may load a view, and report the progress of the load."""
 
 _STATEMENTS: Mapping[type, Callable[[Database, Any], None]] = {
     statements.CreateTable: _create_table,

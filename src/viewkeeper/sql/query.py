@@ -1,9 +1,9 @@
-"""SELECT over tables and views at one state, by whoever can answer it.
+"""SELECT over tables and views at one state, run by the first engine that can.
 
-1  the embedded DuckDB, if it is known to mean what Spark means (`embedded`): no JVM has to start, and a WHERE that
-   names keys reads only those. What fails there on its rows (a division by zero) is asked of Spark, in whose words the
-   error then is
-2  Spark, with the settings that a view's query is read with, over the rows as temporary views
+1  the embedded DuckDB, if it is proven to mean what Spark means (`embedded`): no JVM starts, and a WHERE on key
+   columns reads only those keys. If the query fails on its rows there (a division by zero), Spark runs it, so that
+   the error is Spark's
+2  Spark, with the settings of a view's query, over the rows as temporary views
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from viewkeeper.sql.query_limits import QueryLimits
 from viewkeeper.syntax.lexer import refuse_surrogates
 from viewkeeper.syntax.parameter_tables import quote_parameter_tables
 
-# The rows that a query is over, all of one state, each by the cheapest way (`read.access`).
+# The rows that a query reads, all of one state, each table by its cheapest access path (`read.access`).
 #
-# One table or view alone is read as `read` reads it. With a view among several, the tables are read as of the cut of
-# the published batch, so that they agree; tables alone are read as they are now, all in one state.
+# A single table or view is read as `read` reads it. If views are among several, the tables are read at the cut of the
+# published batch, so that they agree; tables alone are read as they are now, all in one state.
 #
-# A suspended view is refused (VK605). With `stale` it gives its old rows, and the answer is marked (`read.suspension`).
+# A suspended view is refused (VK605). With `stale` its old rows are read, and the result is marked (`read.suspension`).
 
 
 _MAX_SNAPSHOT_AGE = 600.0
-"""Seconds in which the rows must have been read."""
+"""Seconds within which the rows must have been read."""
 
 
 def read_inputs(db: Any, inputs: Sequence[TableInput], stale: bool = False) -> list[pa.Table]:
-    """The rows of each input: the columns that it names, of the rows that it wants."""
-    tables = {one.table.id: one.table for one in inputs}
+    """The rows of each input: the columns that it names, of the rows that satisfy its terms."""
+    tables = {table_input.table.id: table_input.table for table_input in inputs}
     catalog = db._catalog()
     for table in tables.values():
         refuse_suspended(catalog.find_by_id(table.id), stale=stale)
@@ -56,13 +56,13 @@ def read_inputs(db: Any, inputs: Sequence[TableInput], stale: bool = False) -> l
     if len(inputs) == 1:
         return [read_request(db._store, row_request_of(inputs[0]))]
     with open_shared_state(db, inputs, stale) as source:
-        return [fetch(source, row_request_of(one)) for one in inputs]
+        return [fetch(source, row_request_of(table_input)) for table_input in inputs]
 
 
 @contextmanager
 def open_shared_state(db: Any, inputs: Sequence[TableInput], stale: bool = False) -> Iterator[ReadState]:
     """One state for all inputs."""
-    tables = {one.table.id: one.table for one in inputs}
+    tables = {table_input.table.id: table_input.table for table_input in inputs}
     views = [table for table in tables.values() if table.is_view]
     if not views or len(tables) == 1:
         with open_read_state(db._store, at_batch=bool(views)) as source:
@@ -79,17 +79,17 @@ def row_request_of(table_input: TableInput) -> RowRequest:
 
 
 def whole_table_input(table: Table) -> TableInput:
-    """All of a table."""
+    """The input for all columns and rows of a table."""
     return TableInput("", table, {c.name: c.name for c in table.columns})
 
 
 def select(
     db: Any, query: str, *, engine: str = "auto", query_limits: QueryLimits | None = None, stale: bool = False
 ) -> tuple[pa.Table, str]:
-    """The query's rows, and which engine gave them. `stale`: also over the old rows of suspended views.
+    """The query's rows, and the engine that returned them. `stale`: also read the old rows of suspended views.
 
-    `leash`: it is somebody else's query, which may read tables and views and nothing else of this machine, has a limit,
-    and can be stopped.
+    `query_limits`: the query is untrusted. It may read tables and views and nothing else of this machine, has a limit
+    of rows, and can be stopped.
     """
     refuse_surrogates(query)
     query = quote_parameter_tables(query)
@@ -106,23 +106,23 @@ def select(
 
 
 def explain(db: Any, query: str) -> list[str]:
-    """Who would answer the query and why, as lines."""
+    """Which engine would run the query and why, as lines."""
     refuse_surrogates(query)
     query = quote_parameter_tables(query)
     try:
-        asked = compile_embedded(db._catalog(), query)
+        compiled = compile_embedded(db._catalog(), query)
     except UnprovenQuery as why:
         names = ", ".join(mentioned_relations(db._catalog(), query)) or "nothing"
         return [f"engine: spark, because of {why}", f"reads: {names}, whole"]
     lines = ["engine: embedded"]
-    with open_shared_state(db, asked.inputs, stale=True) as source:
-        for one in asked.inputs:
-            listed = ", ".join(one.columns.values())
-            if not one.table.has_rows:
-                lines.append(f"reads: {one.table.name} ({listed}), worked out anew")
+    with open_shared_state(db, compiled.inputs, stale=True) as source:
+        for table_input in compiled.inputs:
+            columns = ", ".join(table_input.columns.values())
+            if not table_input.table.has_rows:
+                lines.append(f"reads: {table_input.table.name} ({columns}), worked out anew")
                 continue
-            first, *others = explain_access_path(source, row_request_of(one))
-            lines += [f"reads: {one.table.name} ({listed}), {first}", *(f"       {other}" for other in others)]
+            first, *others = explain_access_path(source, row_request_of(table_input))
+            lines += [f"reads: {table_input.table.name} ({columns}), {first}", *(f"       {other}" for other in others)]
     return lines
 
 
@@ -134,7 +134,9 @@ def _run_embedded(db: Any, embedded_query: EmbeddedQuery, query_limits: QueryLim
             lambda inputs: read_inputs(db, inputs, stale), one_off_budget(db._store.state_path), query_limits
         )
         return (
-            mark_suspended_rows(rows, [db._catalog().find_by_id(one.table.id) for one in embedded_query.inputs])
+            mark_suspended_rows(
+                rows, [db._catalog().find_by_id(table_input.table.id) for table_input in embedded_query.inputs]
+            )
             if stale
             else rows
         )
@@ -151,9 +153,9 @@ def _run_on_spark(db: Any, query: str, query_limits: QueryLimits | None, stale: 
     tables = [db._catalog().table(name) for name in mentioned_relations(db._catalog(), query)]
     rows = read_inputs(db, [whole_table_input(table) for table in tables], stale)
     views = [db._catalog().find_by_id(table.id) for table in tables] if stale else []
-    with activate_session(spark), translate_errors():  # Spark's errors in a line, as at CREATE MATERIALIZED VIEW
+    with activate_session(spark), translate_errors():  # Spark's errors in one line, as in CREATE MATERIALIZED VIEW
         for table, found in zip(tables, rows, strict=True):
-            # Named types: by itself PySpark takes a time without a zone for one with it.
+            # The types are explicit: by default PySpark reads a time without a zone as one with a zone.
             columns = ", ".join(f"{backticked(c.name)} {c.type}" for c in table.columns)
             spark.createDataFrame(found, columns).createOrReplaceTempView(backticked(table.name))
         if query_limits is None:
@@ -172,7 +174,7 @@ def _run_on_spark(db: Any, query: str, query_limits: QueryLimits | None, stale: 
 
 def mentioned_relations(catalog: Catalog, query: str) -> list[str]:
     """The tables and views that the query may mean: those whose names occur in it."""
-    there = [*(t.name for t in catalog.user_tables), *(view.table.name for view in catalog.user_views_and_indexes)]
+    existing = [*(t.name for t in catalog.user_tables), *(view.table.name for view in catalog.user_views_and_indexes)]
     text = query.lower()
     words = set(re.findall(r"\w+", text))
-    return [name for name in there if name.lower() in words or backticked(name).lower() in text]
+    return [name for name in existing if name.lower() in words or backticked(name).lower() in text]

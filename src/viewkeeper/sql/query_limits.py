@@ -1,8 +1,8 @@
-"""A query that runs for somebody else: what it may take, and how it is stopped.
+"""Limits of an untrusted query: how much it may return, and how it is stopped.
 
-A server's reader may ask for the product of two tables. So the answer has a limit that holds while it is made, not
-afterwards, and whoever waited and does not any more (a time is over, a client has gone, the server ends) stops it, in
-whichever engine it is.
+A reader of a server may query the product of two tables. The limit of rows therefore holds while the answer is
+computed, not only afterwards. When a time limit ends, the client disconnects or the server stops, the query is stopped,
+in whichever engine it runs.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from viewkeeper.errors import Forbidden, Timeout, TooLarge
 
 
 class StatementStopped(Timeout):
-    """A statement that was stopped before it had done anything."""
+    """The statement was stopped before it had an effect."""
 
 
 class QueryLimits:
-    """Holds one statement. `rows`: how many an answer may have."""
+    """The limits of one statement. `max_rows`: how many rows its answer may have."""
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self.job_tag = f"viewkeeper-query-{secrets.token_hex(8)}"
-        """Marks its jobs in Spark: who cancels those cancels no batch, and nobody else's query."""
+        """Tags the query's Spark jobs, so that cancelling them cancels no batch and no other query."""
         self._lock = threading.Lock()
         self._cancel_callbacks: list[Callable[[], None]] = []
         self._stopped = False
 
     @contextmanager
     def on_stop(self, cancel: Callable[[], None]) -> Iterator[None]:
-        """While this lasts, `stop` calls `end`; what is then raised here is said in our words."""
+        """While the context is open, `stop` calls `cancel`; the engine's error is then replaced by StatementStopped."""
         with self._lock:
             self._cancel_callbacks.append(cancel)
         try:
@@ -49,18 +49,18 @@ class QueryLimits:
                 self._cancel_callbacks.remove(cancel)
 
     def stop(self) -> None:
-        """Nobody waits for it any more."""
+        """Stop the statement, because no client waits for it any more."""
         with self._lock:
             self._stopped = True
-            for end in self._cancel_callbacks:
-                end()
+            for cancel in self._cancel_callbacks:
+                cancel()
 
     def raise_if_stopped(self, error: Exception | None = None) -> None:
         if self._stopped:
             raise StatementStopped("The statement was stopped: nobody waits for it any more.", hint="") from error
 
     def collect(self, pieces: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-        """The pieces of an answer, unless they become too many."""
+        """Concatenate the pieces of an answer; raises TooLarge if they have too many rows."""
         found, count = [schema.empty_table()], 0
         for piece in pieces:
             found.append(piece.rename_columns(schema.names).cast(schema))
@@ -73,11 +73,11 @@ class QueryLimits:
             raise TooLarge(f"The answer has more than {self.max_rows} rows.", hint="Write a LIMIT.")
 
 
-# What a query of somebody else may do in Spark: read the tables and views that were handed to it, nothing beside.
+# What an untrusted query may do in Spark: read the tables and views that were registered for it, and nothing else.
 #
-# Spark SQL alone would let it read files (``FROM text.`/etc/passwd` ``), call any static method of the JVM (`reflect`),
-# start programs (`TRANSFORM … USING`) and write (`FROM … INSERT`). Files are switched off in the session; everything
-# else is seen in the parsed and in the analysed plan, before anything runs.
+# Spark SQL by itself would let it read files (``FROM text.`/etc/passwd` ``), call any static method of the JVM
+# (`reflect`), start programs (`TRANSFORM … USING`) and write (`FROM … INSERT`). Files are switched off in the session;
+# everything else is detected in the parsed and in the analysed plan, before anything runs.
 
 
 _LOGICAL_PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
@@ -86,7 +86,8 @@ _REFLECTION_CALL = "org.apache.spark.sql.catalyst.expressions.CallMethodViaRefle
 
 
 def refuse_side_effects(spark: Any, query: str) -> None:
-    """Refuse what does more than read; the session is one of the query's own."""
+    """Refuse a query that does more than read. The session must be the query's own, because this changes its
+    settings."""
     from viewkeeper.plan.catalyst.session import translate_errors
 
     spark.conf.set("spark.sql.runSQLOnFiles", "false")
@@ -106,20 +107,20 @@ def refuse_side_effects(spark: Any, query: str) -> None:
 
 
 def _plan_nodes(plan: Any) -> Iterator[Any]:
-    """This plan, what it is made from, and the subqueries in its expressions."""
-    waiting = [plan, *_scala_items(plan.subqueriesAll())]
-    while waiting:
-        node = waiting.pop()
+    """The nodes of this plan, of its inputs, and of the subqueries in its expressions."""
+    pending = [plan, *_scala_items(plan.subqueriesAll())]
+    while pending:
+        node = pending.pop()
         yield node
-        waiting.extend(_scala_items(node.children()))
+        pending.extend(_scala_items(node.children()))
 
 
 def _expression_nodes(expression: Any) -> Iterator[Any]:
-    waiting = [expression]
-    while waiting:
-        part = waiting.pop()
+    pending = [expression]
+    while pending:
+        part = pending.pop()
         yield part
-        waiting.extend(_scala_items(part.children()))
+        pending.extend(_scala_items(part.children()))
 
 
 def _scala_items(sequence: Any) -> list[Any]:

@@ -1,6 +1,6 @@
-"""What a statement gave: rows, or a line that says what was done.
+"""The result of a statement: rows, or a line that reports what it did.
 
-It is read as dicts (`for row in result`), as Arrow (`to_arrow`, or wherever an Arrow stream is taken), as a pandas or
+It is read as dicts (`for row in result`), as Arrow (`to_arrow`, or any consumer of an Arrow stream), as a pandas or
 polars frame; a prompt and a notebook show its first rows.
 """
 
@@ -18,7 +18,7 @@ from viewkeeper.read.suspension import SUSPENDED_METADATA
 
 
 class Result:
-    """The answer to one statement, or to several: then it has the rows of the last, and `each` has all of them."""
+    """The result of one statement, or of several: then it has the rows of the last, and `each` has all results."""
 
     def __init__(
         self, rows: pa.Table | None = None, done: str = "", engine: str = "", each: Sequence[Result] = ()
@@ -26,31 +26,31 @@ class Result:
         self._rows = rows
         self._each = tuple(each)
         self.done = done
-        """What a statement that gives no rows did; empty if there is nothing to say."""
+        """What a statement without rows did; empty if there is nothing to report."""
         self.engine = engine
-        """What answered a query: store, embedded or spark."""
+        """The engine that answered a query: store, embedded or spark."""
 
     @staticmethod
     def of(results: Sequence[Result]) -> Result:
-        """The answer to statements that were run one after the other; at least one."""
+        """The result of statements that ran one after the other; at least one."""
         last = results[-1]
         return last if len(results) == 1 else Result(last._rows, last.done, last.engine, results)
 
     @property
     def each(self) -> tuple[Result, ...]:
-        """The answers to the statements of a text, in their order (new views that follow each other are made together,
-        and have one); of one statement, its own."""
+        """The results of the statements of a text, in order (consecutive new views are created together and have one
+        result); of one statement, its own."""
         return self._each or (self,)
 
     @property
     def suspended(self) -> dict[str, dict[str, Any]]:
-        """The suspended views whose old rows the answer is made of: by name, since when, at which batch, and why."""
+        """The suspended views whose old rows the result contains: by name, since when, at which batch, and why."""
         mark = (self.to_arrow().schema.metadata or {}).get(SUSPENDED_METADATA)
         return {} if mark is None else json.loads(mark)
 
     @property
     def has_rows(self) -> bool:
-        """Whether the statement gives rows, be there any or not."""
+        """Whether the statement returns rows, even if there are none."""
         return self._rows is not None
 
     def to_arrow(self) -> pa.Table:
@@ -58,7 +58,7 @@ class Result:
         return pa.table({}) if self._rows is None else self._rows
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas frame; what pandas has no type for (decimals, dates) as Python's own values."""
+        """The rows as a pandas frame; values without a pandas type (decimals, dates) as Python's own."""
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
@@ -90,7 +90,7 @@ class Result:
         return int(self.to_arrow().num_rows)
 
     def column(self, which: int | str) -> pa.ChunkedArray:
-        """A column by its name or its place."""
+        """A column by its name or its index."""
         return self.to_arrow().column(which)
 
     __getitem__ = column
@@ -99,7 +99,7 @@ class Result:
         return self.num_rows
 
     def __bool__(self) -> bool:
-        return True  # also where a statement gives no rows: it was run
+        return True  # also for a statement without rows: the statement has run
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for batch in self.to_arrow().to_batches(max_chunksize=1024):
@@ -126,24 +126,24 @@ class Result:
 
     def _repr_html_(self) -> str:
         if self._each:
-            return "".join(one._repr_html_() for one in self._each)
+            return "".join(result._repr_html_() for result in self._each)
         if self._rows is None:
             return f"<div>{self.done or 'done'}</div>"
-        below = count_text(self.num_rows, "row")
+        footer = count_text(self.num_rows, "row")
         if self.num_rows > MAX_DISPLAY_ROWS:
-            below += f", the first {MAX_DISPLAY_ROWS} are shown"
-        return html_table(self.column_names, _first_rows(self._rows), footer=below)
+            footer += f", the first {MAX_DISPLAY_ROWS} are shown"
+        return html_table(self.column_names, _first_rows(self._rows), footer=footer)
 
 
 def _comparison_values(result: Result) -> list[tuple[pa.Table, str]]:
-    return [(one.to_arrow(), one.done) for one in result.each]
+    return [(item.to_arrow(), item.done) for item in result.each]
 
 
 def _first_rows(rows: pa.Table) -> list[list[str]]:
-    """The first rows as texts; Arrow writes dates that Python has none for."""
-    shown = rows.slice(0, MAX_DISPLAY_ROWS)
+    """The first rows as texts; Arrow formats dates that Python's types cannot hold."""
+    visible = rows.slice(0, MAX_DISPLAY_ROWS)
     try:
-        columns = [[value_text(v) for v in column.to_pylist()] for column in shown.columns]
+        columns = [[value_text(v) for v in column.to_pylist()] for column in visible.columns]
     except OverflowError:
-        columns = [[str(v) for v in column] for column in shown.columns]
+        columns = [[str(v) for v in column] for column in visible.columns]
     return [list(row) for row in zip(*columns, strict=True)]

@@ -1,7 +1,7 @@
 """CREATE, ALTER, DROP, SHOW, DESCRIBE and EXPLAIN: run here, or by the process that maintains the database.
 
-SHOW, DESCRIBE and EXPLAIN read. The others need the lease, or on RocksDB the one writer; where another process has it,
-they are sent there and its answer is this call's (`maintain.definition_client`).
+SHOW, DESCRIBE and EXPLAIN only read. The others need the lease, or on RocksDB the one writer. If another process has
+it, this process sends the statement there and returns its answer (`maintain.remote_ddl`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from viewkeeper.errors import Defect, MaintainerBusy
-from viewkeeper.plan.compile.join_outcomes import describe_outcome
 from viewkeeper.read.show import LISTINGS
 from viewkeeper.sql import ddl
+from viewkeeper.sql.ddl_outcome import describe_outcome
 from viewkeeper.syntax import statements
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def define(db: Database, text: str, progress: Progress | None = None) -> tuple[pa.Table | None, str]:
     """Run one statement: CREATE, ALTER and DROP of TABLE, MATERIALIZED VIEW and INDEX, SHOW, DESCRIBE, EXPLAIN.
 
-    Its rows if it gives any, else what it did. `progress` is told how far the load of a view is, in place of the
-    database's own.
+    Returns its rows if there are any, else what it did. `progress` is called with the progress of a view's load, in
+    place of the database's own.
     """
     statement = statements.parse(text)
     if (listing := LISTINGS.get(type(statement))) is not None:
@@ -37,37 +37,37 @@ def define(db: Database, text: str, progress: Progress | None = None) -> tuple[p
 
 
 def create_views(db: Database, texts: Sequence[str], progress: Progress | None = None) -> list[str]:
-    """Make several views, each over tables and over those before it: all of them are there afterwards, or none.
+    """Create several views, each over tables and over the views before it: all of them are created, or none.
 
-    Returns the names of those that were made: one that may be there already, and is, stays as it is.
+    Returns the names of the created views: one that IF NOT EXISTS finds stays as it is.
     """
-    made: list[str] = _run_or_forward(db, "create_views", texts, progress)
-    return made
+    created: list[str] = _run_or_forward(db, "create_views", texts, progress)
+    return created
 
 
 def drop_views(db: Database, names: Sequence[str]) -> None:
-    """Drop several views, which may read each other; none if one is not there, or is used by others."""
+    """Drop several views, which may read each other; drop none if one does not exist, or is used by others."""
     _run_or_forward(db, "drop_views", names, None)
 
 
 def _run_or_forward(db: Database, call: str, arguments: Sequence[Any], progress: Progress | None) -> Any:
-    """Run a call here, or, if another process maintains the database, there."""
-    told = progress or db._progress
+    """Run a call in this process, or in the one that maintains the database."""
+    listener = progress or db._progress
     while True:
         try:
-            return run_call(db, call, arguments, told)
+            return run_call(db, call, arguments, listener)
         except MaintainerBusy:
             if db._maintainer is not None or db._store.mailbox is None:
                 raise
         from viewkeeper.maintain.remote_ddl.client import request_definition
 
-        answer = request_definition(db._store, call, arguments, told, db._acquire_maintainer)
+        answer = request_definition(db._store, call, arguments, listener, db._acquire_maintainer)
         if answer is not None:
             return answer.result
 
 
 def run_call(db: Database, call: str, arguments: Sequence[Any], progress: Progress | None) -> Any:
-    """Run a call in this process, which is or becomes the one that maintains, where that is needed.
+    """Run a call in this process, which acquires the maintainer where the call needs it.
 
     Arguments and result can be written as JSON.
     """

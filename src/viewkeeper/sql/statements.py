@@ -1,15 +1,15 @@
-"""SQL over rows, beside the statements of the core (`plan.statements`): what `db.sql`, `vk sql` and the server run.
+"""SQL over rows, beside the DDL statements (`syntax.statements`): what `db.sql`, `vk sql` and the server run.
 
-    INSERT INTO table [( columns )] VALUES ( values ), … | query     keys that are there already are refused
+    INSERT INTO table [( columns )] VALUES ( values ), … | query     existing keys are refused
     UPSERT INTO table [( columns )] VALUES ( values ), … | query     puts rows, or replaces whole rows of the same key
     UPDATE table SET column = expression, … [WHERE condition]        rows as the query finds them
     DELETE FROM table WHERE condition
     SELECT … | WITH … | VALUES … | FROM …                            over tables and views at one state
-    EXPLAIN SELECT …                                                 who would answer it, and what is read
+    EXPLAIN SELECT …                                                 the engine that would run it, and what it reads
 
-Values are read by `plan.values`. A statement is one write call: all of its rows become visible together. INSERT looks
-for its keys, UPDATE and DELETE for their rows just before they write; what another writer does to the same rows in that
-moment is not told apart, and the later write stays. (`db.update` changes columns of one row in one transaction.)
+Values are parsed by `syntax.literals`. A statement is one write call: all of its rows become visible together. INSERT
+looks up its keys, UPDATE and DELETE their rows, just before they write. A write of another process to the same rows in
+between is not detected; the later write wins. (`db.update` changes columns of one row in one transaction.)
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ STATEMENTS = f"{spelling.SUPPORTED}, INSERT, UPSERT, UPDATE, DELETE, SELECT"
 
 
 def required_permission(text: str) -> str:
-    """What a text asks to be allowed: "read", "write" rows, or "define" tables and views. The most that one needs."""
-    asked = {_statement_permission(TokenCursor(text, tokens)) for tokens in spelling.split_statements(text)}
-    return next((what for what in ("define", "write") if what in asked), "read" if asked else "define")
+    """The permission that a text needs: "read", "write" rows, or "define" tables and views; the highest of all its
+    statements."""
+    needed = {_statement_permission(TokenCursor(text, tokens)) for tokens in spelling.split_statements(text)}
+    return next(
+        (permission for permission in ("define", "write") if permission in needed), "read" if needed else "define"
+    )
 
 
 def _statement_permission(cursor: TokenCursor) -> str:
@@ -57,10 +60,10 @@ def _statement_permission(cursor: TokenCursor) -> str:
 
 
 def create_views_together(db: Any, texts: Sequence[str], progress: Progress | None = None) -> Result:
-    """CREATE MATERIALIZED VIEW statements that follow each other in a script: all are made, or none."""
-    made = create_views(db, texts, progress)
-    there = len(texts) - len(made)
-    return Result(done=f"{list_text(made, 'view')} created" + (f", {there} there already" if there else ""))
+    """Run consecutive CREATE MATERIALIZED VIEW statements of a script: all views are created, or none."""
+    created = create_views(db, texts, progress)
+    existing = len(texts) - len(created)
+    return Result(done=f"{list_text(created, 'view')} created" + (f", {existing} there already" if existing else ""))
 
 
 def run(
@@ -73,31 +76,31 @@ def run(
     progress: Progress | None = None,
     stale: bool = False,
 ) -> Result:
-    """Run the statements of a text; new views that follow each other are one batch.
+    """Run the statements of a text; consecutive new views are one batch.
 
-    `parameters`: values for its open names. `engine`: who answers a query. `leash`: it is run for somebody who
-    may only reach the database's own rows, and only so many. `progress` is told how far the load of a view is. `stale`:
-    a query may read the old rows of suspended views, which else is an error.
+    `parameters`: values for its parameters. `engine`: the engine that runs a query. `query_limits`: the text is
+    untrusted and may read only the database's own rows, up to a limit. `progress` is called with the progress of a
+    view's load. `stale`: a query may read the old rows of suspended views, which is otherwise an error.
     """
     text = arguments.check_text(text, "A statement", f"Statements: {STATEMENTS}.")
     arguments.check_choice(engine, "engine", ENGINES)
-    found = split_steps(text, parameters)
-    if not found:
+    steps = split_steps(text, parameters)
+    if not steps:
         raise BadStatement("There is no statement in the text.", hint=f"Statements: {STATEMENTS}.")
-    asking = StatementContext(db, engine, query_limits, stale)
+    context = StatementContext(db, engine, query_limits, stale)
     results = []
-    for step in found:
+    for step in steps:
         with step.locate_errors():
-            results.append(_run_step(asking, step, progress))
+            results.append(_run_step(context, step, progress))
     return Result.of(results)
 
 
 def _run_step(context: StatementContext, step: ScriptStep, progress: Progress | None) -> Result:
-    written = [TokenCursor(step.text, tokens) for tokens in spelling.split_statements(step.text)]
-    with count_lines_from_text(step.text, written):
-        if len(written) > 1:
+    cursors = [TokenCursor(step.text, tokens) for tokens in spelling.split_statements(step.text)]
+    with count_lines_from_text(step.text, cursors):
+        if len(cursors) > 1:
             return create_views_together(context.db, spelt.split(step.text), progress)
-        return _run_statement(context, written[0], progress)
+        return _run_statement(context, cursors[0], progress)
 
 
 def _run_statement(context: StatementContext, cursor: TokenCursor, progress: Progress | None) -> Result:
@@ -120,7 +123,7 @@ def _run_statement(context: StatementContext, cursor: TokenCursor, progress: Pro
 
 @dataclass(frozen=True)
 class StatementContext:
-    """Who asks: the database, and how the queries of a statement are answered."""
+    """The database, and how a statement's queries are run."""
 
     db: Any
     engine: str
@@ -141,11 +144,11 @@ def _insert(context: StatementContext, cursor: TokenCursor) -> Result:
     db = context.db
     table, rows = _read_rows(context, cursor)
     keys = [c.name for c in table.key_columns]
-    there = db._store.get_rows(table, rows.select(keys), keys)
-    if there.num_rows:
-        first = ", ".join(f"{k} = {v}" for k, v in there.slice(0, 1).to_pylist()[0].items())
+    existing = db._store.get_rows(table, rows.select(keys), keys)
+    if existing.num_rows:
+        first = ", ".join(f"{k} = {v}" for k, v in existing.slice(0, 1).to_pylist()[0].items())
         raise NameTaken(
-            f"{table.name} has {there.num_rows} of these keys already, such as {first}; nothing was written.",
+            f"{table.name} has {existing.num_rows} of these keys already, such as {first}; nothing was written.",
             hint="Write UPSERT to replace whole rows.",
         )
     db.put(table.name, rows)
@@ -159,21 +162,21 @@ def _upsert(context: StatementContext, cursor: TokenCursor) -> Result:
 
 
 def _read_rows(context: StatementContext, cursor: TokenCursor) -> tuple[Table, pa.Table]:
-    """The rows of INSERT or UPSERT in the table's own types, the last of a key if there are several."""
+    """The rows of INSERT or UPSERT in the table's own types; of several rows with one key, the last."""
     from viewkeeper.model.intake.rows import last_by_key, rows_table
 
     table = context.db._writes.table(cursor.read_name("table"), "insert into")
     names = cursor.read_names("column") if cursor.is_at("(") else tuple(c.name for c in table.columns)
     columns = [_find_column(table, name) for name in names]
-    if twice := [c.name for i, c in enumerate(columns) if c in columns[:i]]:
-        raise BadStatement(f"{table.name}: {twice[0]} is there twice.", hint="Name each column once.")
+    if repeated := [c.name for i, c in enumerate(columns) if c in columns[:i]]:
+        raise BadStatement(f"{table.name}: {repeated[0]} is there twice.", hint="Name each column once.")
     if cursor.is_at("VALUES"):
         cursor.accept("VALUES")
-        listed = [_read_values(cursor, table, columns)]
+        value_lists = [_read_values(cursor, table, columns)]
         while cursor.accept(","):
-            listed.append(_read_values(cursor, table, columns))
+            value_lists.append(_read_values(cursor, table, columns))
         cursor.expect_end()
-        rows: Any = [dict(zip(names, row, strict=True)) for row in listed]
+        rows: Any = [dict(zip(names, row, strict=True)) for row in value_lists]
     elif any(cursor.is_at(word) for word in QUERY_STARTS):
         rows = context.read_rows(cursor.read_rest())
         if rows.num_columns != len(names):
@@ -209,9 +212,9 @@ def _delete(context: StatementContext, cursor: TokenCursor) -> Result:
             f"DELETE FROM {table.name} says not which rows.", hint="Write WHERE and a condition; WHERE TRUE for all."
         )
     keys = [c.name for c in table.key_columns]
-    named = _read_named_keys(cursor, table)
-    if named is not None:
-        rows = context.db._store.get_rows(table, _unique_keys(table, named), keys)
+    named_keys = _read_named_keys(cursor, table)
+    if named_keys is not None:
+        rows = context.db._store.get_rows(table, _unique_keys(table, named_keys), keys)
     else:
         rows = context.read_rows(
             f"SELECT {_column_list(keys)} FROM {backticked(table.name)} WHERE {cursor.read_rest()}"
@@ -222,31 +225,31 @@ def _delete(context: StatementContext, cursor: TokenCursor) -> Result:
 
 
 def _read_named_keys(cursor: TokenCursor, table: Table) -> list[tuple[Any, ...]] | None:
-    """The keys that a condition names one by one: key = value AND … | key IN ( values ); None if it says more."""
-    first, wanted = cursor.index, {}
+    """The keys that a condition lists: key = value AND … | key IN ( values ); None for any other condition."""
+    start, values = cursor.index, {}
     try:
         while True:
             column = _find_column(table, cursor.read_name("key column"))
-            if column.name in wanted or not (cursor.is_at("=") or cursor.is_at("IN")):
+            if column.name in values or not (cursor.is_at("=") or cursor.is_at("IN")):
                 raise BadStatement("It is another condition.")
-            wanted[column.name] = _read_value_list(cursor, table, column)
+            values[column.name] = _read_value_list(cursor, table, column)
             if not cursor.accept("AND"):
                 break
         cursor.expect_end()
     except ViewkeeperError:
-        cursor.index = first
+        cursor.index = start
         return None
     keys = [c.name for c in table.key_columns]
-    if sorted(wanted) != sorted(keys):
-        cursor.index = first
+    if sorted(values) != sorted(keys):
+        cursor.index = start
         return None
-    return list(product(*(wanted[k] for k in keys)))
+    return list(product(*(values[k] for k in keys)))
 
 
 def _update(context: StatementContext, cursor: TokenCursor) -> Result:
     table = context.db._writes.table(cursor.read_name("table"), "update")
     cursor.expect("SET")
-    new: dict[str, str] = {}
+    assignments: dict[str, str] = {}
     while True:
         column = _find_column(table, cursor.read_name("column"))
         if column in table.key_columns:
@@ -254,32 +257,33 @@ def _update(context: StatementContext, cursor: TokenCursor) -> Result:
                 f"{table.name}.{column.name} is part of the key and cannot be changed.",
                 hint="Delete the row and put it under the new key.",
             )
-        if column.name in new:
+        if column.name in assignments:
             raise BadStatement(f"{column.name} is set twice.", hint="Set it once.")
         cursor.expect("=")
-        new[column.name] = _read_expression(cursor)
+        assignments[column.name] = _read_expression(cursor)
         if not cursor.accept(","):
             break
     condition = f" WHERE {cursor.read_rest()}" if cursor.accept("WHERE") else ""
     cursor.expect_end()
-    listed = ", ".join(
-        f"{new[c.name]} AS {backticked(c.name)}" if c.name in new else backticked(c.name) for c in table.columns
+    select_list = ", ".join(
+        f"{assignments[c.name]} AS {backticked(c.name)}" if c.name in assignments else backticked(c.name)
+        for c in table.columns
     )
-    rows = context.read_rows(f"SELECT {listed} FROM {backticked(table.name)}{condition}")
+    rows = context.read_rows(f"SELECT {select_list} FROM {backticked(table.name)}{condition}")
     if rows.num_rows:
         context.db.put(table.name, cast_for_assignment(table, rows))
     return Result(done=f"{rows.num_rows} updated")
 
 
 def _read_expression(cursor: TokenCursor) -> str:
-    """The text up to a comma or WHERE that is not inside of it."""
-    first, depth = cursor.index, 0
+    """Read the text up to a comma or WHERE outside of parentheses."""
+    start, depth = cursor.index, 0
     while not cursor.is_at_end() and (depth or not (cursor.is_at(",") or cursor.is_at("WHERE"))):
         depth += {"(": 1, ")": -1}.get(cursor.token_text(), 0)
         cursor.index += 1
-    if cursor.index == first:
+    if cursor.index == start:
         raise BadStatement(f"{cursor.describe_token()} is where a value should be.", hint="Write SET column = value.")
-    return cursor.text[cursor.tokens[first].start : cursor.tokens[cursor.index - 1].end]
+    return cursor.text[cursor.tokens[start].start : cursor.tokens[cursor.index - 1].end]
 
 
 def _column_list(names: Sequence[str]) -> str:

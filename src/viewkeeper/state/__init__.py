@@ -1,1 +1,1 @@
-"""Operators' state: immutable runs, arrangements made of them, lookups, and the manifest that lists them."""
+"""Operator state: immutable runs, arrangements made of runs, lookups, and the manifest that lists the runs."""

@@ -1,12 +1,13 @@
-"""Places: rows of an arrangement told by where they lie, so that a lookup copies nothing.
+"""Lookup cursor: finds the rows of an arrangement that match probe keys, as row ids, so that a lookup copies no rows.
 
-    place = (rows of the runs before) + index in its run          −1: there is no row
+    row id = (rows of the runs before) + index in its run          −1: no row
 
-A lookup by a unique key gives one place for each probe. A table with a primary key has at most one row of a key, and a
-run is a sum of changes, so the newest run that knows the key decides: it holds −old +new, +new, or −old alone, where
-the row is gone. A lookup by any other key gives every row of every run, whose weights add up.
+A lookup by a unique key returns one row id for each probe. A table with a primary key has at most one row per key, and
+a run is a sum of changes, so the newest run that contains the key decides: it holds −old +new, +new, or −old alone if
+the row was deleted. A lookup by any other key returns every matching row of every run; the caller adds up the weights.
 
-Hashes collide, so the real keys are compared, but for one integer: its hash is a bijection. NULL equals nothing.
+Hashes can collide, so the cursor compares the keys themselves, except for a key of one integer, whose hash is a
+bijection. NULL equals nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from viewkeeper.state.run import Arrangement, Run, weights_of
 
 
 class RangeFilter(Protocol):
-    """Some rows of a run."""
+    """Restricts lookups to some rows of a run."""
 
     def filter_ranges(self, start: RowIds, stop: RowIds) -> Iterable[tuple[RowIds, RowIds, RowIds]]:
-        """Those that lie in each of the ranges: the first, how many, and the list of places in which they are."""
+        """Return the filtered rows of each range as (start, count, row ids): ranges of positions in a list of row
+        ids."""
 
 
 class LookupCursor:
-    """Rows that places point to: the runs of an arrangement one after the other, or the rows of a delta."""
+    """Finds rows by key in a list of runs: the runs of an arrangement, or one run that is a delta. Row ids count
+    through all runs in order."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
@@ -48,105 +51,115 @@ class LookupCursor:
         return RowSelection(self, row_ids)
 
     def unique(self, probe: Probe, key: Sequence[str]) -> RowIds:
-        """For each probe the place of the one row with its key, −1 where there is none; the key is unique."""
+        """Return for each probe the row id of the row with its key, or −1 if there is none. The key must be unique."""
         found = np.full(len(probe.hashes), -1, np.int64)
-        left = probe.non_null
-        exact, odd = probe.has_exact_hashes, []
+        remaining = probe.non_null
+        exact, collided = probe.has_exact_hashes, []
         Arrangement(self.runs).runs_overlapping(probe.hashes)
         for run, first in zip(reversed(self.runs), self.run_offsets[-2::-1], strict=True):
-            if not len(left):
+            if not len(remaining):
                 break
-            codes = probe.hashes if len(left) == len(probe.hashes) else probe.hashes[left]
-            if not run.may_contain(codes):
+            hashes = probe.hashes if len(remaining) == len(probe.hashes) else probe.hashes[remaining]
+            if not run.may_contain(hashes):
                 continue
-            low = run.starts(codes)
-            is_hit = _has_hash_at(run, low, codes)
+            low = run.starts(hashes)
+            is_hit = _has_hash_at(run, low, hashes)
             if not is_hit.any():
                 continue
-            asked, low, codes = left[is_hit], low[is_hit], codes[is_hit]
-            left = left[~is_hit]
-            is_odd = _NO_COLLISIONS
+            hit_probes, low, hashes = remaining[is_hit], low[is_hit], hashes[is_hit]
+            remaining = remaining[~is_hit]
+            is_collision = _NO_COLLISIONS
             if WEIGHT in run.rows.column_names:
                 weights = weights_of(run.rows)
-                high = low + _has_hash_at(run, low + 1, codes)
-                place = np.where(weights[low] < 0, high, low)
-                found[asked] = np.where(weights[place] > 0, first + place, -1)
-                is_odd = _has_hash_at(run, low + 2, codes)
+                high = low + _has_hash_at(run, low + 1, hashes)
+                newest = np.where(weights[low] < 0, high, low)
+                found[hit_probes] = np.where(weights[newest] > 0, first + newest, -1)
+                is_collision = _has_hash_at(run, low + 2, hashes)
                 if not exact:
-                    is_odd |= ~(
-                        _has_equal_keys(probe, asked, run, low, key) & _has_equal_keys(probe, asked, run, high, key)
+                    is_collision |= ~(
+                        _has_equal_keys(probe, hit_probes, run, low, key)
+                        & _has_equal_keys(probe, hit_probes, run, high, key)
                     )
             else:
-                found[asked] = first + low
+                found[hit_probes] = first + low
                 if not exact:
-                    is_odd = ~_has_equal_keys(probe, asked, run, low, key)
-            if is_odd.any():
-                odd.append(asked[is_odd])
-        if odd:
-            self._find_newest(probe, np.concatenate(odd), key, found)
+                    is_collision = ~_has_equal_keys(probe, hit_probes, run, low, key)
+            if is_collision.any():
+                collided.append(hit_probes[is_collision])
+        if collided:
+            self._find_newest(probe, np.concatenate(collided), key, found)
         return found
 
     def _find_newest(self, probe: Probe, probe_index: RowIds, key: Sequence[str], row_ids: RowIds) -> None:
-        """The same where hashes collided: of the rows with the very key the newest run's, and of those the one that
-        came."""
-        index, place, weight = self.matches(probe.subset(probe_index), key)
-        run = np.searchsorted(self.run_offsets, place, "right")
+        """Resolve probes whose hashes collided, and write the result into `row_ids`: among the rows with an equal key,
+        the newest run decides, and in it the inserted row."""
+        index, matched_row_ids, weight = self.matches(probe.subset(probe_index), key)
+        run = np.searchsorted(self.run_offsets, matched_row_ids, "right")
         order = np.lexsort((-weight, -run, index))
         is_first = np.concatenate([[True], index[order][1:] != index[order][:-1]])[: len(order)]
         best = order[is_first]
         row_ids[probe_index] = -1
-        came = best[weight[best] > 0]
-        row_ids[probe_index[index[came]]] = place[came]
+        inserted = best[weight[best] > 0]
+        row_ids[probe_index[index[inserted]]] = matched_row_ids[inserted]
 
     def matches(self, probe: Probe, key: Sequence[str]) -> tuple[RowIds, RowIds, RowIds]:
-        """(index of the probe, place, weight) of every row with the probe's key, run by run."""
+        """Return (probe index, row id, weight) of every row with a probe's key, run by run."""
         found = list(self.iter_matches(probe, key, _UNLIMITED))
         return found[0] if found else (_NO_ROW_IDS, _NO_ROW_IDS, _NO_ROW_IDS)
 
     def iter_matches(
         self, probe: Probe, key: Sequence[str], max_rows: int, row_filter: Sequence[RangeFilter] | None = None
     ) -> Iterator[tuple[RowIds, RowIds, RowIds]]:
-        """The same, at most so many at a time. How many there are is known before any is looked at. `among`: of each
-        run these rows only."""
-        asked = probe.non_null
-        met: list[tuple[int, RowIds, RowIds, RowIds | None]] = []
-        codes = probe.hashes[asked]
-        Arrangement(self.runs).runs_overlapping(codes)
+        """Yield the same as `matches`, at most `max_rows` candidate rows at a time.
+
+        The number of candidates is known from the hash ranges, before any row is read. `row_filter` has one filter for
+        each run, which restricts the lookup to some of its rows.
+        """
+        probe_index = probe.non_null
+        candidates: list[tuple[int, RowIds, RowIds, RowIds | None]] = []
+        hashes = probe.hashes[probe_index]
+        Arrangement(self.runs).runs_overlapping(hashes)
         for i, run in enumerate(self.runs):
-            if not run.may_contain(codes):
+            if not run.may_contain(hashes):
                 continue
-            start, stop = run.ranges(codes)
-            parts = [(start, stop - start, None)] if row_filter is None else row_filter[i].filter_ranges(start, stop)
-            met += [(i, first, count, listed) for first, count, listed in parts if bool(count.any())]
-        if sum(int(count.sum()) for _, _, count, _ in met) <= max_rows:
+            start, stop = run.ranges(hashes)
+            ranges = [(start, stop - start, None)] if row_filter is None else row_filter[i].filter_ranges(start, stop)
+            candidates += [
+                (i, first, count, listed_row_ids) for first, count, listed_row_ids in ranges if bool(count.any())
+            ]
+        if sum(int(count.sum()) for _, _, count, _ in candidates) <= max_rows:
             found = [
                 self._compare_keys(
-                    probe, key, i, np.repeat(asked, count), _map_row_ids(listed, expand_ranges(first, count))
+                    probe,
+                    key,
+                    i,
+                    np.repeat(probe_index, count),
+                    _map_row_ids(listed_row_ids, expand_ranges(first, count)),
                 )
-                for i, first, count, listed in met
+                for i, first, count, listed_row_ids in candidates
             ]
             if found:
-                index, place, weight = (np.concatenate(each) for each in zip(*found, strict=True))
-                yield index, place, weight
+                index, matched_row_ids, weight = (np.concatenate(each) for each in zip(*found, strict=True))
+                yield index, matched_row_ids, weight
             return
-        for i, first, count, listed in met:
+        for i, first, count, listed_row_ids in candidates:
             for low, high, begin, length in split_ranges(first, count, max_rows):
-                places = _map_row_ids(listed, expand_ranges(begin, length))
-                yield self._compare_keys(probe, key, i, np.repeat(asked[low:high], length), places)
+                positions = _map_row_ids(listed_row_ids, expand_ranges(begin, length))
+                yield self._compare_keys(probe, key, i, np.repeat(probe_index[low:high], length), positions)
 
     def _compare_keys(
         self, probe: Probe, key: Sequence[str], run_index: int, probe_index: RowIds, row_ids: RowIds
     ) -> tuple[RowIds, RowIds, RowIds]:
         run = self.runs[run_index]
         if not probe.has_exact_hashes:
-            same = np.flatnonzero(_has_equal_keys(probe, probe_index, run, row_ids, key))
-            probe_index, row_ids = probe_index[same], row_ids[same]
+            equal = np.flatnonzero(_has_equal_keys(probe, probe_index, run, row_ids, key))
+            probe_index, row_ids = probe_index[equal], row_ids[equal]
         weight = weights_of(run.rows)[row_ids] if WEIGHT in run.rows.column_names else np.ones(len(row_ids), np.int64)
         return probe_index, row_ids + self.run_offsets[run_index], weight
 
 
 class Probe:
-    """Keys to look up: columns in the order of the arrangement's key, and their hashes."""
+    """Keys to look up: columns in the order of the arrangement's key, and the hashes of the keys."""
 
     def __init__(
         self, statements: PreparedStatements, columns: Sequence[pa.Array], key_hashes: Hashes | None = None
@@ -159,17 +172,17 @@ class Probe:
 
     @cached_property
     def non_null(self) -> RowIds:
-        """The probes without a NULL."""
-        known: Flags | None = None
+        """Indices of the probes whose keys have no NULL."""
+        non_null: Flags | None = None
         for column in self.columns:
             if column.null_count:
                 valid = np.asarray(column.is_valid())
-                known = valid if known is None else known & valid
-        return np.arange(len(self.hashes)) if known is None else np.flatnonzero(known)
+                non_null = valid if non_null is None else non_null & valid
+        return np.arange(len(self.hashes)) if non_null is None else np.flatnonzero(non_null)
 
     @cached_property
     def has_exact_hashes(self) -> bool:
-        """Whether equal hashes are equal keys. (NULL's hash is also that of a number.)"""
+        """Whether equal hashes imply equal keys. NULL's hash is also the hash of some number."""
         kinds = [column.type for column in self.columns]
         return is_bijective(kinds) and not bool((self.hashes[self.non_null] == NULL_HASH).any())
 
@@ -180,7 +193,7 @@ class Probe:
 
 
 class RowSelection:
-    """Rows at some places: their columns, each taken when it is asked for."""
+    """Selected rows of a cursor. A column is materialized when it is first read (late materialization)."""
 
     def __init__(self, cursor: LookupCursor, row_ids: RowIds) -> None:
         self._cursor, self._row_ids = cursor, row_ids
@@ -193,53 +206,54 @@ class RowSelection:
         return found
 
     def _materialize(self, name: str) -> pa.Array:
-        parts = self.rows_by_run
-        arrays = [one_chunk(part.run.rows.column(name)) for part in parts]
-        if not parts:
+        groups = self.rows_by_run
+        arrays = [one_chunk(group.run.rows.column(name)) for group in groups]
+        if not groups:
             return one_chunk(self._cursor.runs[0].rows.column(name)).slice(0, 0)
-        if len(parts) == 1:
-            return arrays[0] if parts[0].row_ids is None else take_array(arrays[0], parts[0].row_id_array)
-        numbers = [n for array in arrays if (n := buffer_view(array)) is not None]
-        if len(numbers) < len(arrays):
-            found = [take_array(array, part.row_id_array) for array, part in zip(arrays, parts, strict=True)]
+        if len(groups) == 1:
+            return arrays[0] if groups[0].row_ids is None else take_array(arrays[0], groups[0].row_id_array)
+        buffers = [n for array in arrays if (n := buffer_view(array)) is not None]
+        if len(buffers) < len(arrays):
+            found = [take_array(array, group.row_id_array) for array, group in zip(arrays, groups, strict=True)]
             return take_array(pa.concat_arrays(found), self._output_order)
-        whole = np.empty(len(self._row_ids), numbers[0].dtype)
-        for values, part in zip(numbers, parts, strict=True):
-            whole[part.output_positions] = values if part.row_ids is None else values[part.row_ids]
-        return pa.Array.from_buffers(arrays[0].type, len(whole), [None, pa.py_buffer(whole)])
+        merged = np.empty(len(self._row_ids), buffers[0].dtype)
+        for values, group in zip(buffers, groups, strict=True):
+            merged[group.output_positions] = values if group.row_ids is None else values[group.row_ids]
+        return pa.Array.from_buffers(arrays[0].type, len(merged), [None, pa.py_buffer(merged)])
 
     @cached_property
     def rows_by_run(self) -> tuple[RunRows, ...]:
-        """The rows by the run that has them."""
-        lying, places = self._cursor, self._row_ids
-        if len(lying.runs) == 1:
-            run = lying.runs[0]
-            is_all = len(places) == run.num_rows and bool((places == np.arange(len(places))).all())
-            return (RunRows(run, slice(None), None if is_all else places),) if len(places) else ()
-        found, left = [], len(places)
-        for run, first, end in zip(lying.runs, lying.run_offsets, lying.run_offsets[1:], strict=False):
-            if not left:
+        """The selected rows, grouped by run."""
+        cursor, row_ids = self._cursor, self._row_ids
+        if len(cursor.runs) == 1:
+            run = cursor.runs[0]
+            is_all = len(row_ids) == run.num_rows and bool((row_ids == np.arange(len(row_ids))).all())
+            return (RunRows(run, slice(None), None if is_all else row_ids),) if len(row_ids) else ()
+        found, remaining = [], len(row_ids)
+        for run, first, end in zip(cursor.runs, cursor.run_offsets, cursor.run_offsets[1:], strict=False):
+            if not remaining:
                 break
-            mine = np.flatnonzero((places >= first) & (places < end))
-            left -= len(mine)
-            if len(mine) == len(places):
-                return (RunRows(run, slice(None), places - first),)
-            if len(mine):
-                found.append(RunRows(run, mine, places[mine] - first))
+            positions = np.flatnonzero((row_ids >= first) & (row_ids < end))
+            remaining -= len(positions)
+            if len(positions) == len(row_ids):
+                return (RunRows(run, slice(None), row_ids - first),)
+            if len(positions):
+                found.append(RunRows(run, positions, row_ids[positions] - first))
         return tuple(found)
 
     @cached_property
     def _output_order(self) -> pa.Array:
-        """From the order of the runs to that of the places."""
-        order = np.concatenate([part.output_positions for part in self.rows_by_run])
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return pa.array(back)
+        """Permutation from run order to the order of the selected row ids."""
+        order = np.concatenate([group.output_positions for group in self.rows_by_run])
+        inverse = np.empty(len(order), np.int64)
+        inverse[order] = np.arange(len(order))
+        return pa.array(inverse)
 
 
 @dataclass(frozen=True)
 class RunRows:
-    """Rows of one run: which of those that were picked, and where they are inside it (None: all of it, in order)."""
+    """Selected rows of one run: their positions in the selection, and their indices in the run (None: all rows, in
+    order)."""
 
     run: Run
     output_positions: RowIds | slice
@@ -262,16 +276,16 @@ _NO_COLLISIONS = np.zeros(1, np.bool_)
 
 
 def _has_hash_at(run: Run, row_ids: RowIds, hashes: Hashes) -> Flags:
-    """Where a run has the very hash at a place, which may lie beyond its end."""
+    """Return for each row id whether the run has this hash there. A row id may be past the end of the run."""
     last = run.num_rows - 1
     found: Flags = (run.hashes[np.minimum(row_ids, last)] == hashes) & (row_ids <= last)
     return found
 
 
 def _has_equal_keys(probe: Probe, probe_index: RowIds, run: Run, row_ids: RowIds, key: Sequence[str]) -> Flags:
-    """Whether the rows at these places of a run have the very keys that were asked for."""
-    same = np.ones(len(probe_index), np.bool_)
+    """Return for each pair whether the key of the run's row equals the probe's key."""
+    equal = np.ones(len(probe_index), np.bool_)
     for column, name in zip(probe.columns, key, strict=True):
-        theirs = one_chunk(run.rows.column(name)).take(pa.array(row_ids))
-        same &= np.asarray(pc.fill_null(pc.equal(column.take(pa.array(probe_index)), theirs), False))
-    return same
+        run_column = one_chunk(run.rows.column(name)).take(pa.array(row_ids))
+        equal &= np.asarray(pc.fill_null(pc.equal(column.take(pa.array(probe_index)), run_column), False))
+    return equal

@@ -1,4 +1,5 @@
-"""The maintainer's open state: arrangements over the runs that a manifest lists, and the files they lie in."""
+"""Open state of the maintainer: arrangements over the mapped runs that a manifest lists, and the run files
+themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ MAX_IN_MEMORY_ROWS = 100_000
 
 
 class OpenState:
-    """Opens runs once and keeps them; `manifest` is what the last published batch lists (merges included)."""
+    """Opens each run once and caches it. `manifest` is the last published manifest, compactions included."""
 
     def __init__(self, directory: str, manifest: Manifest) -> None:
         self.directory = StateDirectory(directory)
@@ -27,7 +28,7 @@ class OpenState:
         self._garbage = garbage_collector(self.directory, "b*.vkr")
         self._garbage.track(entry.file for runs in manifest.runs.values() for entry in runs)
         self._written: list[RunEntry] = []
-        """Since a manifest was last adopted, which may list them or not."""
+        """Entries written since the last `adopt`. The next manifest may list them or not."""
 
     def arrangement(self, slot: str) -> Arrangement:
         entries = self.manifest.runs.get(slot, ())
@@ -36,7 +37,8 @@ class OpenState:
         return Arrangement(tuple(self._run(e) for e in entries))
 
     def column_sets(self, slot: str) -> Iterator[frozenset[str]]:
-        """Those of each run. One piece of it tells, and the smallest is soonest read."""
+        """Yield the column names of each run. All pieces of a run have the same columns, so the smallest piece is
+        read."""
         for pieces in group_pieces(self.manifest.runs.get(slot, ())):
             yield frozenset(self._run(min(pieces, key=lambda e: e.length)).rows.column_names)
 
@@ -47,7 +49,8 @@ class OpenState:
         return sum(e.length for e in self.manifest.runs.get(slot, ()))
 
     def write(self, batch: int, runs: Mapping[str, Run], durable: bool) -> list[RunEntry]:
-        """One container file with these runs. Its name carries the batch and an attempt: it is never written twice."""
+        """Write one run file with these runs. Its name contains the batch number and a random token, so no file name is
+        ever written twice."""
         if not runs:
             return []
         name = f"b{batch}-{secrets.token_hex(4)}.vkr"
@@ -57,32 +60,38 @@ class OpenState:
         return entries
 
     def cache_runs(self, runs: Mapping[RunEntry, Run]) -> None:
-        """Runs that were just written, as they are or from their file, for whoever asks next."""
+        """Cache runs that were just written, in memory or mapped, for the next lookups."""
         self._open_runs |= runs
 
     def run_opener(self, entry: RunEntry) -> Callable[[], Run]:
-        """How another thread comes by a run, beside the batches: it keeps what it opens to itself. A file that a batch
-        has mapped may have been damaged since: a merge would give that a right checksum."""
+        """Return a function that opens a run for another thread, such as the compactor's.
+
+        The function does not add the run to the cache. A large local run is opened and verified again even if a batch
+        has mapped it: the file may have been damaged since, and the merged run would carry a valid checksum over
+        damaged rows.
+        """
         run = self._open_runs.get(entry)
         is_mapped = entry.rows > MAX_IN_MEMORY_ROWS and not self.directory.is_object_store
         return partial(self.open_verified, entry) if run is None or is_mapped else lambda: run
 
     def open_verified(self, entry: RunEntry) -> Run:
-        """A run from its file, whose checksum is right."""
+        """Open a run from its file and verify its checksum."""
         return open_run(self.directory, entry, verify=True)
 
     def open_written(self, entry: RunEntry) -> Run:
-        """A run that this process has just written, from its file: in memory it would stay."""
+        """Open a run that this process has just written. It is not added to the cache, because it would stay in
+        memory."""
         return self._open_runs.get(entry) or open_run(self.directory, entry, verify=False)
 
     def adopt(self, manifest: Manifest) -> None:
-        """The manifest was published: it is the state from now on. Costs what it changed."""
+        """Make a published manifest the current state. The cost is proportional to the difference from the previous
+        one."""
         before, self.manifest = self.manifest.runs, manifest
         for slot, runs in (*manifest.runs.items(), *((slot, ()) for slot in before.keys() - manifest.runs.keys())):
-            was = before.get(slot, ())
-            if was is not runs:
+            old_runs = before.get(slot, ())
+            if old_runs is not runs:
                 self._garbage.track(entry.file for entry in runs)
-                for entry in set(was).difference(runs):
+                for entry in set(old_runs).difference(runs):
                     self._open_runs.pop(entry, None)
         for entry in self._written:
             if entry not in manifest.runs.get(entry.slot, ()):
@@ -90,11 +99,11 @@ class OpenState:
         self._written = []
 
     def collect_garbage(self, keep: frozenset[str] = frozenset(), up_to_batch: int | None = None) -> int:
-        """Delete files that the manifest does not name, in the background; returns how many. What fails is tried again
-        by the next call, which raises if that fails too.
+        """Delete files that the manifest does not name, in the background, and return their number. A deletion that
+        fails is retried by the next call, which raises if it fails again.
 
-        `upto`: only those of batches up to this one. Later ones are of a batch that is being made, maybe by a
-        successor that this process does not know of yet.
+        `up_to_batch`: delete only files of batches up to this number. Files of later batches belong to a batch in
+        progress, possibly one of a successor that this process does not know of yet.
         """
         live = self.manifest.files() | keep
         return self._garbage.collect(
@@ -102,7 +111,7 @@ class OpenState:
         )
 
     def wait_for_collection(self) -> BaseException | None:
-        """Wait until what `collect` began is done; what it failed on."""
+        """Wait for the deletions that `collect_garbage` began and return their error, if any."""
         return self._garbage.wait()
 
     def _run(self, entry: RunEntry) -> Run:
@@ -113,12 +122,12 @@ class OpenState:
 
 
 def is_kept_in_memory(entry: RunEntry, run: Run) -> bool:
-    """Whether a run that was just written stays in memory as it is. A large one is mapped when it is needed, so that it
-    can be paged out. (One that was written in pieces is no piece of itself.)"""
+    """Return whether a run that was just written stays in memory. A large run is mapped when it is first read, so that
+    it can be paged out. A run that was written in pieces is not kept: no piece's entry stands for the whole run."""
     return entry.rows == run.num_rows <= MAX_IN_MEMORY_ROWS
 
 
 def _batch_number(name: str) -> int:
-    """The batch in a file's name."""
+    """Return the batch number in the name of a run file."""
     number = name[1:].partition("-")[0]
     return int(number) if number.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Stretches of places: where each begins and how many it has, and all of them one after the other."""
+"""Ranges of row ids, each given by its start and its count, and their expansion to single row ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from viewkeeper.state.hash_index import RowIds
 
 
 def expand_ranges(start: RowIds, count: RowIds) -> RowIds:
-    """start, start + 1, … start + count − 1 for each pair, one after the other."""
+    """Return start, start + 1, … start + count − 1 of every range, concatenated."""
     total = int(count.sum())
     if total == len(count) and bool((count == 1).all()):
         return start
@@ -18,7 +18,10 @@ def expand_ranges(start: RowIds, count: RowIds) -> RowIds:
 
 
 def split_ranges(start: RowIds, count: RowIds, max_rows: int) -> Iterator[tuple[int, int, RowIds, RowIds]]:
-    """Ranges that hold so many places together, all in order: (first range, one past the last, starts, counts)."""
+    """Split the ranges into groups of at most `max_rows` row ids, in order.
+
+    A group is (index of its first range, one past the index of its last range, starts, counts).
+    """
     ends = np.cumsum(count)
     for low in range(0, int(ends[-1]), max_rows):
         high = min(low + max_rows, int(ends[-1]))

@@ -1,7 +1,7 @@
-"""Which rows of a run meet conditions.
+"""Predicate cache: which rows of a run satisfy a set of predicates.
 
-Worked out for the rows that are asked for, and kept for all of them once as many were asked for as that would cost: a
-run never changes.
+Predicates are evaluated for the requested rows only, until the sum of the requests costs as much as an evaluation of
+all rows. Then all rows are evaluated, and the result is kept with the run, which never changes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from viewkeeper.state.hash_index import RowIds
 from viewkeeper.state.run import Run
 
 _ROWS_PER_REQUEST = 4
-"""What all rows say is worked out when one for so many was asked for: they lie side by side, and nothing is taken."""
+"""All rows are evaluated when one row in this many has been requested: a whole column is read sequentially, without a
+`take`."""
 _MAX_CACHED_ROWS = 1 << 24
-"""Of a run whose answers are kept: a byte each."""
+"""Rows of the longest run whose results are kept; a result takes one byte a row."""
 
 
 @dataclass
 class _PredicateCache:
-    """The answers of all rows, if they were worked out, and for how many rows was asked before."""
+    """The results of all rows, if they have been computed, and the number of rows requested before that."""
 
     rows_requested: int = 0
     results: Flags | None = None
 
 
 def evaluate_predicates(conditions: Sequence[VectorPredicate], run: Run, row_ids: RowIds) -> Flags:
-    """Whether the rows at these places meet all of the conditions, which are of columns and constants."""
-    memory = run.cache.setdefault(f"meeting {[predicate_key(c) for c in conditions]}", _PredicateCache())
+    """Return for each of these rows of the run whether it satisfies all conditions. The conditions compare columns and
+    constants."""
+    cached = run.cache.setdefault(f"meeting {[predicate_key(c) for c in conditions]}", _PredicateCache())
     columns = sorted(frozenset().union(*map(predicate_columns, conditions)))
-    if memory.results is None:
-        memory.rows_requested += len(row_ids)
-        if run.num_rows > min(memory.rows_requested * _ROWS_PER_REQUEST, _MAX_CACHED_ROWS):
+    if cached.results is None:
+        cached.rows_requested += len(row_ids)
+        if run.num_rows > min(cached.rows_requested * _ROWS_PER_REQUEST, _MAX_CACHED_ROWS):
             return evaluate_all(conditions, run.rows.select(columns).take(pa.array(row_ids)))
-        memory.results = evaluate_all(conditions, run.rows.select(columns))
+        cached.results = evaluate_all(conditions, run.rows.select(columns))
         run.evict_oldest_results()
-    found: Flags = memory.results[row_ids]
+    found: Flags = cached.results[row_ids]
     return found

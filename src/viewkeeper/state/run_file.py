@@ -1,16 +1,17 @@
-"""Run files: one container for all the runs that a task wrote in a batch.
+"""Run file: the container of all runs that one task wrote in a batch.
 
     0    magic   8 bytes  "VKRUNS\\r\\n"   (a text-mode copy damages it visibly)
     8    version u32 little-endian, then zeros up to byte 64
     64   run     Arrow IPC stream: schema, one record batch, end; zero-padded to a multiple of 64
     …    run     …
 
-Where the directory is behind a URL, a long run is written in pieces by ranges of its hashes, each with an entry of its
-own: who needs a share of the hashes reads only the pieces that have some of it.
+In a directory behind a URL, a long run is written in pieces by hash range, each with its own manifest entry: a reader
+that needs part of the hashes fetches only the pieces that overlap it.
 
-The manifest's entries say where each run lies; a file that no entry names is garbage. So a writer needs no temporary
-name: the caller's name carries batch and attempt. Reading maps the file and copies nothing: a lookup touches the pages
-that it needs. The checksum is XXH3 over a run's bytes: CRC-32 would take longer than writing them.
+The manifest's entries say where each run is stored; a file that no entry names is garbage. So the writer needs no
+temporary name: the file name contains the batch number and a random token. A reader maps the file and copies nothing: a
+lookup touches only the pages that it needs. The checksum is XXH3 over a run's bytes; CRC-32 would take longer than
+writing them.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from viewkeeper.state.run import Run
 MAGIC = b"VKRUNS\r\n"
 VERSION = 1
 PIECE_ROWS = 1 << 20
-"""About so many rows are a piece, in a directory behind a URL."""
+"""Approximate number of rows in a piece, in a directory behind a URL."""
 _MAX_PIECES = 64
 _MAX_BUFFERED_BYTES = 1 << 20
-"""Bytes of a run that is written by one call."""
+"""Runs of up to this many bytes are serialized in memory and written by one call."""
 _ALIGNMENT = 64
 _HEADER = (MAGIC + VERSION.to_bytes(4, "little")).ljust(_ALIGNMENT, b"\0")
 
 
 @dataclass(frozen=True)
 class RunEntry:
-    """Where a run lies: what the manifest keeps. `file` is a name in the state directory."""
+    """Location of a run, as listed in the manifest. `file` is a name in the state directory."""
 
     slot: str
     file: str
@@ -64,14 +65,14 @@ class RunEntry:
         return hash((self.file, self.offset))
 
     def overlaps(self, low: int, high: int) -> bool:
-        """Whether some of its hashes may lie between these, both included."""
+        """Return whether some of the hashes may be between `low` and `high`, both included."""
         return self.low <= high and low <= self.high
 
     def to_json(self) -> list[Any]:
         return [self.slot, self.file, self.offset, self.length, self.rows, self.low, self.high, self.checksum]
 
     def __reduce__(self) -> tuple[type[RunEntry], tuple[Any, ...]]:
-        """Tasks are sent thousands of them: their values, without names."""
+        """Pickle the values without field names: tasks receive thousands of entries."""
         return RunEntry, tuple(self.to_json())
 
     @staticmethod
@@ -80,7 +81,7 @@ class RunEntry:
 
 
 class LazyRun(Run):
-    """A run that lies elsewhere and is opened when its rows are first asked for. Its entry says the rest."""
+    """A run that is opened when its rows are first read. Its size and hash range come from its manifest entry."""
 
     def __init__(self, entry: RunEntry, open_rows: Callable[[], Run]) -> None:
         self.__dict__ |= {"_entry": entry, "_find": open_rows, "_rows": None}
@@ -88,7 +89,7 @@ class LazyRun(Run):
     @property
     def rows(self) -> pa.Table:
         found = self.__dict__["_rows"]
-        if found is None:  # by several threads at once it is opened twice, which is no harm
+        if found is None:  # several threads may open it at once, which only costs time
             found = self.__dict__["_rows"] = self.__dict__["_find"]().rows
         return found
 
@@ -122,11 +123,12 @@ class LazyRun(Run):
 
 
 class VerificationLog:
-    """The runs that processes of one machine have found to be as they were written: each is read through once there.
+    """Log of the runs that processes of this machine have verified, so that each run is verified once on the machine.
 
-        lines "inode mtime offset checksum" of one file that all of them append to
+        lines "inode mtime offset checksum" of one file to which all processes append
 
-    A file that was changed since has another time. The file of lines is no truth: without it each verifies for itself.
+    A file that was changed since its verification has another mtime. The log is only a cache: without it each process
+    verifies runs for itself.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,9 +140,9 @@ class VerificationLog:
         if line is not None and line not in self._known_lines:
             with suppress(OSError), self._path.open("rb") as file:
                 file.seek(self._read_offset)
-                told, end, _ = file.read().rpartition(b"\n")  # one that is being written is read next time
-                self._read_offset += len(told) + len(end)
-                self._known_lines |= set(told.decode().split("\n"))
+                lines, end, _ = file.read().rpartition(b"\n")  # an incomplete last line is read next time
+                self._read_offset += len(lines) + len(end)
+                self._known_lines |= set(lines.decode().split("\n"))
         return line in self._known_lines
 
     def add(self, path: Path, entry: RunEntry) -> None:
@@ -151,35 +153,35 @@ class VerificationLog:
         with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "ab", buffering=0) as file:
-                file.write(f"{line}\n".encode())  # one write: others' lines are before it or after it
+                file.write(f"{line}\n".encode())  # one write call, so lines of several processes do not mix
 
 
 def _verification_line(path: Path, entry: RunEntry) -> str | None:
-    """None if the file has gone since it was mapped."""
+    """Return the log line of a run, or None if the file was deleted after it was mapped."""
     try:
-        told = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return f"{told.st_ino} {told.st_mtime_ns} {entry.offset} {entry.checksum}"
+    return f"{status.st_ino} {status.st_mtime_ns} {entry.offset} {entry.checksum}"
 
 
 def group_pieces(entries: Iterable[RunEntry]) -> list[tuple[RunEntry, ...]]:
-    """The runs of a slot, each as the pieces in which it was written: those of one file."""
+    """Group the entries of a slot by run: the pieces of a run are in one file."""
     return [tuple(pieces) for _, pieces in groupby(entries, key=lambda entry: entry.file)]
 
 
 def write_run_file(
     directory: str | os.PathLike[str], name: str, runs: Mapping[str, Run], fsync: bool
 ) -> list[RunEntry]:
-    """Write the runs, by slot, to a new file that only its owner may read. A failed write leaves no file."""
-    place = StateDirectory(directory)
-    path = place / name
+    """Write the runs, by slot, to a new file that only its owner may read. If the write fails, no file is left."""
+    state_directory = StateDirectory(directory)
+    path = state_directory / name
     try:
         failpoints.hit("run.write.before")
         path.unlink(missing_ok=True)  # never truncate in place: another process may have it mapped
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            entries = _write_runs(file, name, runs, is_whole=place.is_local)
+            entries = _write_runs(file, name, runs, is_whole=state_directory.is_local)
             failpoints.hit("run.write.middle")
             if fsync:
                 file.flush()
@@ -187,7 +189,7 @@ def write_run_file(
                 os.fsync(file.fileno())
         if fsync:
             flush_directory(path.parent)
-        place.upload(name)
+        state_directory.upload(name)
         failpoints.hit("run.write.after")
     except OSError as error:
         with suppress(OSError):
@@ -202,22 +204,31 @@ def write_run_file(
 def open_run(
     directory: str | os.PathLike[str], entry: RunEntry, verify: bool, verification_log: VerificationLog | None = None
 ) -> Run:
-    """Map a run. The file's header and the run's place and shape are always checked, its checksum if `verify` and if
-    it is not `verified` yet."""
-    place = StateDirectory(directory)
+    """Map a run.
+
+    The file's header and the run's position and shape are always checked; its checksum is checked if `verify` is set
+    and the run is not in `verification_log`.
+    """
+    state_directory = StateDirectory(directory)
     try:
-        return _map_run(*place.fetch_range(entry.file, entry.offset, entry.length), entry, verify, verification_log)
+        return _map_run(
+            *state_directory.fetch_range(entry.file, entry.offset, entry.length), entry, verify, verification_log
+        )
     except CorruptState:
-        if place.is_local:
+        if state_directory.is_local:
             raise
-    # The copy may be damaged, and the file not.
+    # The local copy may be damaged although the object is not.
     return _map_run(
-        *place.fetch_range(entry.file, entry.offset, entry.length, refresh=True), entry, verify, verification_log
+        *state_directory.fetch_range(entry.file, entry.offset, entry.length, refresh=True),
+        entry,
+        verify,
+        verification_log,
     )
 
 
 def _map_run(path: Path, offset: int, entry: RunEntry, verify: bool, verification_log: VerificationLog | None) -> Run:
-    """`offset`: where the run begins in the file at `path`, which is the container or, from byte 0 on, just the run."""
+    """Map a run that begins at `offset` of the file at `path`. The file is the container, or a copy of the run alone
+    (0)."""
     try:
         with pa.memory_map(str(path), "r") as file:
             if offset:
@@ -263,19 +274,19 @@ def _write_runs(file: IO[bytes], name: str, runs: Mapping[str, Run], is_whole: b
 
 
 def _serialize_run(rows: pa.Table) -> pa.Buffer:
-    """In memory: Arrow asks Python to write every buffer of a column, and there are dozens."""
-    whole = pa.BufferOutputStream()
-    with pa.ipc.new_stream(whole, rows.schema) as writer:
+    """Serialize a run in memory: a stream into a Python file would call `write` for every buffer of every column."""
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, rows.schema) as writer:
         writer.write_table(rows)
-    return whole.getvalue()
+    return buffer.getvalue()
 
 
 def _split_run(run: Run) -> Iterator[Run]:
-    """The run by ranges of its hashes; one of few rows as it is."""
+    """Split a run by hash ranges; a short run stays whole."""
     count = min(_MAX_PIECES, 1 << max(0, (run.num_rows // PIECE_ROWS).bit_length()))
     edges = np.array([(1 << 64) * i // count for i in range(1, count)], np.uint64)
-    places = [0, *(int(p) for p in np.searchsorted(run.hashes, edges, "left")), run.num_rows]
-    for first, last in pairwise(places):
+    boundaries = [0, *(int(p) for p in np.searchsorted(run.hashes, edges, "left")), run.num_rows]
+    for first, last in pairwise(boundaries):
         if last > first or count == 1:
             yield run if count == 1 else Run(run.rows.slice(first, last - first))
 

@@ -1,15 +1,17 @@
-"""The catalog as records: one for each table and view, and a short one, the head, that is written with every change.
+"""The catalog as records: one record for each table and view, and a short head record that every change rewrites.
 
     catalog            {version, next_id, floor, recent: [[version, [id, …]], …]}
     catalog:<id>       {"table": …} or {"view": …}
 
-A change writes the head and the records of what differs: as much for the thousandth view as for the first. `recent`
-lists which ids changed with each version after `floor`, so a process that knows a version since then reads those alone.
+A change writes the head and the records that differ, so its cost does not grow with the number of views. `recent` lists
+the ids that changed with each version after `floor`: a process that has cached a version since then reads only those
+records.
 
-Version 0.1 kept the whole catalog in one record, which has the head's place. It is read as it is; the first change
-writes all of it anew as records.
+Version 0.1 kept the whole catalog in the head's record. Such a record is still read; the first change rewrites it as
+separate records.
 
-Where records lie is the store's business, which must write those of one change together: `Kept` is all that is asked.
+The store decides where the records are stored and must write those of one change atomically; `CatalogRecords` is the
+interface that this module needs.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ from viewkeeper.model.catalog.catalog import Catalog, View
 from viewkeeper.model.schema import Table
 
 _MAX_RECENT_CHANGES = 32
-"""Changes that the head lists."""
+"""Maximum number of changes that the head lists."""
 _MAX_RECENT_IDS = 64
-"""Ids that the head lists; a change of more is not listed, and whoever knows less reads everything."""
+"""Maximum number of ids that the head lists. A larger change is not listed, and a process with an older version reads
+the whole catalog."""
 
 
 class CatalogRecords(Protocol):
-    """The records of a catalog, as one moment shows them."""
+    """Reads the catalog's records in one state of the store."""
 
     def head(self) -> Mapping[str, Any] | None: ...
 
@@ -40,7 +43,7 @@ class CatalogRecords(Protocol):
 
 @dataclass(frozen=True)
 class CatalogDifference:
-    """What a change writes: the head, and the definitions by id; None takes one away."""
+    """The writes of a catalog change: the new head, and definitions by id; None deletes a definition."""
 
     head: Mapping[str, Any]
     definitions: Mapping[int, Mapping[str, Any] | None]
@@ -54,7 +57,7 @@ class CatalogDifference:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> CatalogDifference:
-        """What `to_json` made, or a whole catalog of version 0.1."""
+        """Decode the result of `to_json`, or a whole catalog of version 0.1."""
         if "head" not in data:
             return _full_difference(Catalog.from_json(data))
         return CatalogDifference(data["head"], {int(i): d for i, d in data["definitions"].items()})
@@ -65,7 +68,7 @@ class CatalogDifference:
 
 
 def read_catalog(records: CatalogRecords, cached: Catalog) -> Catalog:
-    """The catalog; what has not changed since the `known` one is taken from it."""
+    """Return the current catalog. Entries that have not changed since the `cached` catalog are reused."""
     head = records.head()
     if head is None:
         return Catalog()
@@ -75,9 +78,9 @@ def read_catalog(records: CatalogRecords, cached: Catalog) -> Catalog:
     if version == cached.version:
         return cached
     if head["floor"] <= cached.version < version:
-        found = {i: records.definition(i) for i in ids_changed_after(head, cached.version)}
-        gone = [i for i, data in found.items() if data is None]
-        return cached.derive(version, next_id, map(decode_entry, filter(None, found.values())), gone)
+        changed = {i: records.definition(i) for i in ids_changed_after(head, cached.version)}
+        deleted = [i for i, data in changed.items() if data is None]
+        return cached.derive(version, next_id, map(decode_entry, filter(None, changed.values())), deleted)
     entries = sorted(
         map(decode_entry, records.definitions()), key=lambda e: e.table.id if isinstance(e, View) else e.id
     )
@@ -88,14 +91,15 @@ def read_catalog(records: CatalogRecords, cached: Catalog) -> Catalog:
 def apply_change(
     records: CatalogRecords, cached: Catalog, change: Callable[[Catalog], Catalog]
 ) -> tuple[Catalog, CatalogDifference | None]:
-    """The catalog after `change(current)`, and what is to be written for it: None if nothing changed."""
+    """Return the catalog after `change(current)`, and the records to write for it; None if nothing changed."""
     current = read_catalog(records, cached)
-    made = change(current)
-    return made, diff_catalogs(records.head(), current, made)
+    new = change(current)
+    return new, diff_catalogs(records.head(), current, new)
 
 
 def diff_catalogs(head: Mapping[str, Any] | None, current: Catalog, new: Catalog) -> CatalogDifference | None:
-    """From the catalog that the head is of to another one, whose version must be higher unless nothing changed."""
+    """Return the writes that lead from `current`, whose head is `head`, to `new`. The version of `new` must be higher
+    unless nothing changed."""
     ids = new.changed_since(current)
     if not ids and (new.version, new.next_id) == (current.version, current.next_id):
         return None
@@ -114,11 +118,11 @@ def diff_catalogs(head: Mapping[str, Any] | None, current: Catalog, new: Catalog
 
 
 def ids_changed_after(head: Mapping[str, Any], version: int) -> list[int]:
-    return list({i: None for at, listed in head["recent"] if at > version for i in listed})
+    return list({i: None for changed_version, listed in head["recent"] if changed_version > version for i in listed})
 
 
 def is_whole_catalog(head: Mapping[str, Any]) -> bool:
-    """Whether it is the whole catalog of version 0.1."""
+    """Return whether a head record is a whole catalog of version 0.1."""
     return "views" in head
 
 

@@ -1,12 +1,13 @@
-"""Messages between a process that wants something done and the process that maintains, kept where both can reach them.
+"""Messages between other processes and the maintainer, stored where both can reach them.
 
-A request has a name of its own and up to three parts, each of which one side writes and the other reads:
+A request has a unique name and up to three parts, each written by one side and read by the other:
 
-    request   by the sender: what is to be done, and when the sender was last seen
-    answer    by the process that maintains: how far it is, and in the end the result
-    cancel    by the sender: it wants the result no more
+    request   by the sender: what to do, and when the sender was last alive
+    answer    by the maintainer: the progress, and finally the result
+    cancel    by the sender: the result is no longer wanted
 
-A part is replaced whole. Whoever has the last word removes the request (`maintain.definition_client`).
+A part is always replaced as a whole. The side that reads or writes the last message removes the request
+(`maintain.remote_ddl.client`).
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ MESSAGE_PARTS = (REQUEST, ANSWER, CANCEL)
 
 
 class Mailbox(Protocol):
-    """The requests of one database."""
+    """The pending requests of one database."""
 
     poll_interval: float
-    """Seconds between two looks at it: short where a look is cheap."""
+    """Seconds between two polls; short where a poll is cheap."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """The requests that are there."""
+        """Return the names of the pending requests."""
 
     @abstractmethod
     def read(self, name: str, part: str) -> Mapping[str, Any] | None:
-        """A part of a request; None if it is not there."""
+        """Return a part of a request; None if it does not exist."""
 
     @abstractmethod
     def write(self, name: str, part: str, message: Mapping[str, Any]) -> None:
-        """Put a part in place of the one that was there."""
+        """Create or replace a part of a request."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Remove a request with all its parts; one that is gone is no error."""
+        """Remove a request with all its parts; an unknown name is no error."""
 
 
 class FileMailbox(Mailbox):
-    """Of a database in a directory: a file for each part, in a directory of their own.
+    """Mailbox of a database in a directory: each part is a file in the subdirectory `requests`.
 
-    Files and not records of the database, because RocksDB lets one process alone write those.
+    It uses files and not records of the database, because RocksDB allows only one process to write records.
     """
 
     poll_interval = 0.05
@@ -70,8 +71,8 @@ class FileMailbox(Mailbox):
     def read(self, name: str, part: str) -> Mapping[str, Any] | None:
         try:
             found = json.loads((self._directory / f"{name}.{part}").read_bytes())
-        except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):  # no message is as good as none
-            return None
+        except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
+            return None  # an unreadable message counts as missing
         return found if isinstance(found, dict) else None
 
     def write(self, name: str, part: str, message: Mapping[str, Any]) -> None:

@@ -1,4 +1,5 @@
-"""Stores by URL scheme: `lmdb:PATH`, `rocksdb:PATH`, `hbase://host:port/namespace`, and whatever other packages add.
+"""Registry of stores by URL scheme: `lmdb:PATH`, `rocksdb:PATH`, `hbase://host:port/namespace`, and others by entry
+points.
 
 A scheme's module is imported when it is first used, so a store whose package is missing costs nothing until then. Other
 packages add a scheme by an entry point of group `viewkeeper.stores`, whose name is the scheme and whose value is a
@@ -30,7 +31,8 @@ _EXTRAS = {"hbase": "hbase", "rocksdb": "rocksdb"}
 
 
 def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> Store:
-    """Open the database at a URL or path; `mode` is 'w' (created if absent) or 'r'. Options are the store's own."""
+    """Open the database at a URL or path; `mode` is 'w' (created if absent) or 'r'. `options` are specific to the
+    store."""
     if isinstance(url, os.PathLike):
         path = os.fsdecode(url)
         url = path if path.startswith("lmdb:") else f"lmdb:{path}"
@@ -42,6 +44,8 @@ def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
     opener = _find_opener(scheme.lower())
     try:
         return opener(url, mode, **options)
+    except ImportError as error:
+        raise _missing_package(scheme.lower(), error) from error
     except TypeError as error:
         if "unexpected keyword argument" in str(error):
             unknown = str(error).rpartition("argument ")[2]
@@ -52,7 +56,7 @@ def open_store(url: str | os.PathLike[str], mode: str = "w", **options: Any) -> 
 
 
 def schemes() -> list[str]:
-    """Every scheme that can be opened."""
+    """Return every scheme that can be opened."""
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
@@ -62,11 +66,7 @@ def _find_opener(scheme: str) -> Callable[..., Store]:
         try:
             opener: Callable[..., Store] | None = getattr(import_module(module), name, None)
         except ImportError as error:
-            extra = _EXTRAS.get(scheme)
-            raise MissingDependency(
-                f"The store {scheme}: needs a package that is not installed ({error}).",
-                hint=f"Run: pip install 'viewkeeper[{extra}]'." if extra else "Install viewkeeper again.",
-            ) from error
+            raise _missing_package(scheme, error) from error
         if opener is not None:
             return opener
     for point in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
@@ -79,3 +79,11 @@ def _find_opener(scheme: str) -> Callable[..., Store]:
             "command line get, scan, put, delete, load, sql, watch, status, explain.",
         )
     raise BadValue(f"There is no store for {scheme!r} URLs.", hint=f"Known schemes: {', '.join(schemes())}.")
+
+
+def _missing_package(scheme: str, error: ImportError) -> MissingDependency:
+    extra = _EXTRAS.get(scheme)
+    return MissingDependency(
+        f"The store {scheme}: needs a package that is not installed ({error}).",
+        hint=f"Run: pip install 'viewkeeper[{extra}]'." if extra else "Install viewkeeper again.",
+    )

@@ -1,1 +1,1 @@
-"""Our own statements: lexer, parser, and the statements as values. The text of a query passes through unread."""
+"""Viewkeeper's own statements: lexer, parser, and the statements as values. The parser does not read a view's query."""

@@ -1,15 +1,15 @@
-"""ALTER: what may change about a table or view that is there.
+"""ALTER statements: changes of an existing table or view.
 
-    ALTER TABLE name ADD [COLUMN] column                         rows that are there show its DEFAULT, else NULL
-                   | DROP [COLUMN] [IF EXISTS] column [CASCADE]  with CASCADE, the views and indexes that use it too
+    ALTER TABLE name ADD [COLUMN] column                         existing rows show its DEFAULT, else NULL
+                   | DROP [COLUMN] [IF EXISTS] column [CASCADE]  with CASCADE, also the views and indexes that use it
                    | RENAME TO name
                    | RENAME COLUMN column TO column
-                   | ALTER [COLUMN] column SET DEFAULT value     for rows that come
+                   | ALTER [COLUMN] column SET DEFAULT value     for new rows
                    | ALTER [COLUMN] column DROP DEFAULT
-                   | ALTER [COLUMN] column [SET DATA] TYPE type  a wider one: rows that are there keep their values
+                   | ALTER [COLUMN] column [SET DATA] TYPE type  a wider type: existing rows keep their values
     ALTER MATERIALIZED VIEW name SUSPEND | RESUME | RENAME TO name
 
-What a view's query names keeps its name, and no row is rewritten.
+The statements rewrite no rows, and do not change what the queries of views refer to.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from viewkeeper.model.types import Type
 from viewkeeper.syntax.cursor import TokenCursor
 from viewkeeper.syntax.literals import read_value
 
-# A column as a statement writes it: its name, its type, and what is said of it.
+# A column definition: its name, its type and its constraints.
 #
 #     column  ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]
 #
-# A default is for rows that do not name the column; rows that are there do not change with it. Types are returned by
-# the names that `model.types` uses.
+# A default applies to rows that do not name the column; it does not change existing rows. Types have the names that
+# `model.types` uses.
 
 
 def read_column(cursor: TokenCursor) -> tuple[Column, bool]:
-    """A column, and whether it says that it is the key."""
+    """Read a column definition; also return whether it contains PRIMARY KEY."""
     name = cursor.read_name("column")
     check_column_name(name, "Column")
     type_ = read_type(cursor, name)
@@ -57,18 +57,18 @@ def read_column(cursor: TokenCursor) -> tuple[Column, bool]:
 
 
 def read_default(cursor: TokenCursor, column: Column) -> str | None:
-    """A default, as the word from which `model.written` reads it again; None for NULL."""
-    written = cursor.token_text()
+    """Read a default value; return it as text for `parse_value`, or None for NULL."""
+    text = cursor.token_text()
     try:
         value = read_value(cursor, "DEFAULT", column)
-        (exact,) = column_values("DEFAULT", Column(column.name, column.type), [value]).to_pylist()
+        (converted,) = column_values("DEFAULT", Column(column.name, column.type), [value]).to_pylist()
     except BadValue as error:
-        raise BadStatement(f"Column {column.name}: {written} is no {column.type.sql}.", hint=error.hint) from None
-    if exact is None:
+        raise BadStatement(f"Column {column.name}: {text} is no {column.type.sql}.", hint=error.hint) from None
+    if converted is None:
         return None
-    if isinstance(exact, bytes):
-        return exact.hex()
-    return str(exact).lower() if isinstance(exact, bool) else str(exact)
+    if isinstance(converted, bytes):
+        return converted.hex()
+    return str(converted).lower() if isinstance(converted, bool) else str(converted)
 
 
 _TYPES_BY_NAME = {
@@ -87,17 +87,17 @@ _TYPES_BY_NAME = {
 
 
 def read_type(cursor: TokenCursor, column: str) -> Type:
-    """A type, as `model.types` has it."""
+    """Read a type."""
     if cursor.is_at_end() or cursor.is_at(",") or cursor.is_at(")"):
         raise BadStatement(
             f"Column {column} has no type.", hint=f"Types are: {', '.join(types.COLUMN_TYPE_NAMES).upper()}."
         )
-    written = cursor.read_word().lower()
-    for second in ("precision", "varying"):
-        if cursor.accept(second.upper()):
-            written += f" {second}"
+    name = cursor.read_word().lower()
+    for suffix in ("precision", "varying"):
+        if cursor.accept(suffix.upper()):
+            name += f" {suffix}"
     digits = cursor.read_numbers() if cursor.accept("(") else ()
-    if written in ("decimal", "dec", "numeric"):
+    if name in ("decimal", "dec", "numeric"):
         precision, scale = (*digits, *(10, 0)[len(digits) :])[:2]
         if len(digits) > 2 or not 1 <= precision <= 38 or not 0 <= scale <= precision:
             raise BadStatement(
@@ -105,17 +105,17 @@ def read_type(cursor: TokenCursor, column: str) -> Type:
                 hint="DECIMAL(p,s) takes 1 to 38 digits, 0 to p of them after the point.",
             )
         return types.decimal(precision, scale)
-    if written in ("varchar", "char", "character", "character varying") and digits:
+    if name in ("varchar", "char", "character", "character varying") and digits:
         raise Unsupported(
-            f"Column {column}: {written.upper()}({digits[0]}) is not supported, lengths are not enforced.",
+            f"Column {column}: {name.upper()}({digits[0]}) is not supported, lengths are not enforced.",
             hint="Write STRING.",
         )
-    if written not in _TYPES_BY_NAME or digits or cursor.is_at("<"):
+    if name not in _TYPES_BY_NAME or digits or cursor.is_at("<"):
         raise Unsupported(
-            f"Column {column}: type {written.upper()} is not supported.",
+            f"Column {column}: type {name.upper()} is not supported.",
             hint=f"Supported types: {', '.join(types.COLUMN_TYPE_NAMES).upper()}.",
         )
-    return _TYPES_BY_NAME[written]
+    return _TYPES_BY_NAME[name]
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ class SetDefault:
     table: str
     column: str
     cursor: TokenCursor | None
-    """What follows SET DEFAULT, to be read by the column's type; None: the column has none any more."""
+    """The tokens after SET DEFAULT, which are read by the column's type; None removes the default."""
 
 
 @dataclass(frozen=True)
 class Rename:
-    """Of a table, or of a view."""
+    """A new name for a table or a view."""
 
     name: str
     to: str
@@ -175,16 +175,16 @@ AlterTable = ColumnChange | Rename
 
 
 def parse_alter_table(cursor: TokenCursor) -> AlterTable:
-    """What follows ALTER TABLE."""
+    """Parse the rest of a statement after ALTER TABLE."""
     name = cursor.read_name("table")
     if cursor.accept("DROP"):
         cursor.accept("COLUMN")
-        absent_ok = cursor.accept("IF", "EXISTS")
+        if_exists = cursor.accept("IF", "EXISTS")
         column = cursor.read_name("column")
         cascade = cursor.accept("CASCADE")
         if not cascade:
             cursor.accept("RESTRICT")
-        return DropColumn(name, column, absent_ok, cascade)
+        return DropColumn(name, column, if_exists, cascade)
     if cursor.accept("RENAME", "TO"):
         return Rename(name, cursor.read_new_name("table"), is_view=False)
     if cursor.accept("RENAME"):
@@ -237,7 +237,7 @@ def _parse_alter_column(cursor: TokenCursor, table: str, column: str) -> SetDefa
 
 
 def parse_alter_view(cursor: TokenCursor) -> AlterView | Rename:
-    """What follows ALTER MATERIALIZED VIEW."""
+    """Parse the rest of a statement after ALTER MATERIALIZED VIEW."""
     name = cursor.read_name("view")
     if cursor.accept("RENAME"):
         cursor.expect("TO")

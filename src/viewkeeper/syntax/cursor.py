@@ -1,7 +1,6 @@
-"""The words of a statement: a cursor over its tokens.
+"""A cursor over the tokens of a statement.
 
-A word is taken as it stands in the text, so what is left over after the statement's own part (a view's query) can be
-handed on untouched.
+A token keeps its position in the text, so that the rest of a statement (a view's query) can be passed on unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SUPPORTED = (
 
 
 def split_statements(text: str) -> Iterator[Sequence[SqlToken]]:
-    """The tokens of each statement; semicolons divide them."""
+    """Yield the tokens of each statement; semicolons separate statements."""
     current: list[SqlToken] = []
     for token in lex(text):
         if token.value != ";" or token.kind != "sign":
@@ -45,21 +44,21 @@ class TokenCursor:
         return self.index >= len(self.tokens)
 
     def token_text(self, offset: int = 0) -> str:
-        """A token as it stands in the text, quotes and all."""
+        """Return a token as written in the text, with its quotes."""
         if self.index + offset >= len(self.tokens):
             return ""
         token = self.tokens[self.index + offset]
         return self.text[token.start : token.end]
 
     def describe_token(self, *, begins: bool = True) -> str:
-        """What comes next, for an error. `begins`: the sentence begins with it."""
+        """Describe the next token for an error message. `begins`: the description begins the sentence."""
         if self.is_at_end():
             return "The end of the text" if begins else "the end of the text"
         token = self.tokens[self.index]
         return f"{quote_excerpt(self.token_text())} (line {token.line})"
 
     def accept(self, *words: str) -> bool:
-        """Step over these words if they are next."""
+        """Skip these words if they are next; return whether they were."""
         if any(self.token_text(i).upper() != word for i, word in enumerate(words)):
             return False
         self.index += len(words)
@@ -78,33 +77,33 @@ class TokenCursor:
             raise BadStatement(f"{self.describe_token()} is more than the statement takes.", hint="Take it out.")
 
     def read_word(self) -> str:
-        """The next token as written, whatever it is."""
+        """Read the next token as written, of any kind."""
         word = self.token_text()
         self.index += 1
         return word
 
     def read_name(self, kind: str) -> str:
-        """A name, plain or in backticks. Keywords are names too, as in Spark."""
+        """Read a name, plain or in backticks. Keywords are allowed as names, as in Spark."""
         word = self._read_name_part(kind)
         if self.is_at(".") and self.token_text(1).strip("`").upper() == "PARAMETERS":
-            self.index += 2  # the table of a family's parameters is called after the family
+            self.index += 2  # the table of a family's parameters is named after the family
             return f"{word}.parameters"
         if self.is_at("."):
             raise BadStatement(f"The name of a {kind} has one part; {word} goes on with a dot.", hint="Take it out.")
         return word
 
     def read_new_name(self, kind: str) -> str:
-        """The name of what is to be made, or renamed to it."""
+        """Read the name of an object that the statement creates, or its new name."""
         word = self.read_name(kind)
         check_name_length(word, kind)
         return word
 
     def read_dotted_name(self, kind: str) -> str:
-        """A name of one or more parts, as the options of a store have."""
-        found = [self._read_name_part(kind)]
+        """Read a name of one or more parts, as the options of a store have."""
+        parts = [self._read_name_part(kind)]
         while self.accept("."):
-            found.append(self._read_name_part(kind))
-        return ".".join(found)
+            parts.append(self._read_name_part(kind))
+        return ".".join(parts)
 
     def _read_name_part(self, kind: str) -> str:
         if self.is_at_end():
@@ -123,13 +122,13 @@ class TokenCursor:
         return word
 
     def read_names(self, kind: str) -> tuple[str, ...]:
-        """( name, … )"""
+        """Read `( name, … )`."""
         self.expect("(")
-        found = [self.read_name(kind)]
+        names = [self.read_name(kind)]
         while self.accept(","):
-            found.append(self.read_name(kind))
+            names.append(self.read_name(kind))
         self.expect(")")
-        return tuple(found)
+        return tuple(names)
 
     def read_number(self) -> int:
         word = self.token_text()
@@ -141,15 +140,15 @@ class TokenCursor:
         return int(word)
 
     def read_numbers(self) -> tuple[int, ...]:
-        """number, … ): what follows a type's opening parenthesis."""
-        found = [self.read_number()]
+        """Read `number, … )`, the rest after a type's opening parenthesis."""
+        numbers = [self.read_number()]
         while self.accept(","):
-            found.append(self.read_number())
+            numbers.append(self.read_number())
         self.expect(")")
-        return tuple(found)
+        return tuple(numbers)
 
     def read_value(self) -> str:
-        """An option's value: text in quotes, a number, or a word such as true."""
+        """Read an option's value: a text in quotes, a number, or a word such as true."""
         if self.is_at_end() or not re.fullmatch(r"[\w.'\"-].*", self.token_text(), re.DOTALL):
             raise BadStatement(f"{self.describe_token()} is no option value.", hint="Write name = 'value'.")
         token = self.tokens[self.index]
@@ -157,12 +156,12 @@ class TokenCursor:
         return token.value
 
     def read_rest(self) -> str:
-        """All the text that is left, as written."""
+        """Read the rest of the text, as written."""
         if self.is_at_end():
             return ""
-        found = self.text[self.tokens[self.index].start : self.tokens[-1].end]
+        rest = self.text[self.tokens[self.index].start : self.tokens[-1].end]
         self.index = len(self.tokens)
-        return found
+        return rest
 
 
 def quote_excerpt(text: str) -> str:

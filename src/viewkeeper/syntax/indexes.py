@@ -1,11 +1,13 @@
-"""The statements about indexes.
+"""Statements about indexes and clustered views.
 
     CREATE INDEX [IF NOT EXISTS] name ON table_or_view ( column [ASC | DESC], … ) [INCLUDE ( columns )] [options]
     DROP INDEX [IF EXISTS] name
     ALTER INDEX name RENAME TO name
     SHOW INDEXES [ON table_or_view]
+    CREATE MATERIALIZED VIEW [IF NOT EXISTS] name CLUSTER BY ( columns ) [options] OF table_or_view, …
 
-Names of indexes are among those of tables and views.
+Indexes share the namespace of tables and views. Every table of a clustered view must have the columns of CLUSTER BY,
+with these names and the same types.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class CreateIndex:
     name: str
     on: str
     columns: tuple[tuple[str, bool], ...]
-    """Names, and whether each descends."""
+    """(name, is descending) of each column."""
     include: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
@@ -49,13 +51,13 @@ IndexStatement = CreateIndex | DropIndex | RenameIndex | ShowIndexes
 
 
 def parse_create_index(cursor: TokenCursor, read_options: Callable[[TokenCursor], dict[str, str]]) -> CreateIndex:
-    """What follows CREATE INDEX."""
-    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    """Parse the rest of a statement after CREATE INDEX."""
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     if cursor.is_at("ON"):
         raise BadStatement("The index has no name.", hint="Write CREATE INDEX name ON ….")
     name = cursor.read_new_name("index")
     cursor.expect("ON")
-    on = cursor.read_name("table or view")
+    indexed = cursor.read_name("table or view")
     cursor.expect("(")
     columns = [_parse_index_column(cursor)]
     while cursor.accept(","):
@@ -67,7 +69,7 @@ def parse_create_index(cursor: TokenCursor, read_options: Callable[[TokenCursor]
         if column.lower() in seen:
             raise BadStatement(f"Index {name}: column {column} is there twice.", hint="Name each column once.")
         seen.add(column.lower())
-    return CreateIndex(name, on, tuple(columns), include, read_options(cursor), exists_ok)
+    return CreateIndex(name, indexed, tuple(columns), include, read_options(cursor), if_not_exists)
 
 
 def _parse_index_column(cursor: TokenCursor) -> tuple[str, bool]:
@@ -88,7 +90,7 @@ def _parse_index_column(cursor: TokenCursor) -> tuple[str, bool]:
 
 
 def refuse_unique_index(cursor: TokenCursor) -> IndexStatement:
-    """What follows CREATE UNIQUE INDEX: there is none."""
+    """Reject CREATE UNIQUE INDEX, which does not exist."""
     raise Unsupported(
         "A UNIQUE INDEX cannot be kept: an index follows its table in batches, so a second row with the same values is"
         " written before the index could refuse it, and two writers would not see each other's.",
@@ -97,8 +99,8 @@ def refuse_unique_index(cursor: TokenCursor) -> IndexStatement:
 
 
 def parse_drop_index(cursor: TokenCursor) -> DropIndex:
-    absent_ok = cursor.accept("IF", "EXISTS")
-    return DropIndex(cursor.read_name("index"), absent_ok)
+    if_exists = cursor.accept("IF", "EXISTS")
+    return DropIndex(cursor.read_name("index"), if_exists)
 
 
 def parse_alter_index(cursor: TokenCursor) -> RenameIndex:
@@ -119,11 +121,7 @@ def parse_show_indexes(cursor: TokenCursor) -> ShowIndexes:
     return ShowIndexes(cursor.read_name("table or view"))
 
 
-# The statement that makes a clustered view.
-#
-#     CREATE MATERIALIZED VIEW [IF NOT EXISTS] name CLUSTER BY ( columns ) [options] OF table_or_view, …
-#
-# The columns are in every table, by these names and with the same types.
+# -- clustered views ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -142,17 +140,17 @@ def parse_cluster_by(
     or_replace: bool,
     read_options: Callable[[TokenCursor], dict[str, str]],
 ) -> CreateCluster:
-    """What follows CLUSTER BY."""
+    """Parse the rest of a statement after CLUSTER BY."""
     if or_replace:
         raise BadStatement(f"View {name}: a clustered view is not replaced.", hint="Drop it and create it again.")
-    by = cursor.read_names("column")
-    found = read_options(cursor)
+    key_columns = cursor.read_names("column")
+    options = read_options(cursor)
     cursor.expect("OF")
-    of = [cursor.read_name("table or view")]
+    tables = [cursor.read_name("table or view")]
     while cursor.accept(","):
-        of.append(cursor.read_name("table or view"))
-    for listed, what in ((by, "column"), (of, "table")):
-        lower = [n.lower() for n in listed]
-        if twice := [n for i, n in enumerate(listed) if lower[i] in lower[:i]]:
-            raise BadStatement(f"View {name}: {what} {twice[0]} is there twice.", hint="Name each once.")
-    return CreateCluster(name, by, tuple(of), found, if_not_exists)
+        tables.append(cursor.read_name("table or view"))
+    for names, what in ((key_columns, "column"), (tables, "table")):
+        lower = [n.lower() for n in names]
+        if duplicates := [n for i, n in enumerate(names) if lower[i] in lower[:i]]:
+            raise BadStatement(f"View {name}: {what} {duplicates[0]} is there twice.", hint="Name each once.")
+    return CreateCluster(name, key_columns, tuple(tables), options, if_not_exists)

@@ -1,12 +1,12 @@
-"""The tokens of SQL text as Spark's lexer cuts it: enough to read our own statements and to find where a query begins.
+"""A lexer for SQL text with Spark's token rules, sufficient for Viewkeeper's own statements.
 
     word     letters, digits and _            gap      white space, -- to the line's end, /* */ also nested
     number   1  1.5  .5  1e-3  10L  1.5BD     name     `in backticks`
     text     'it''s'  "a"  'a\\tb'  r'a\\b'     bytes    X'0AFF'
     sign     any other character
 
-Written here because every command that reads SQL starts with it: a general SQL package took a fifth of the half second
-in which such a command answers (docs/decisions, 19).
+Every command that reads SQL loads this module first. A general SQL package is not used because loading it took a fifth
+of the half second in which such a command answers (docs/decisions, 19).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _VERBATIM_KINDS = frozenset({"word", "sign"})
-"""Kinds that mean what is written, in one line."""
+"""Kinds of tokens whose value is their text, and which have no line breaks."""
 _COMMENT = re.compile(r"/\*|\*/")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
@@ -42,37 +42,37 @@ _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 class SqlToken(NamedTuple):
     kind: str
     value: str
-    """What it means: a text without its quotes, a name without its backticks, the digits of bytes."""
+    """The meaning: a text without its quotes, a name without its backticks, the digits of bytes."""
     start: int
     end: int
     line: int
 
 
 def lex(text: str) -> Iterator[SqlToken]:
-    """All tokens of the text but the gaps."""
+    """Yield all tokens of the text except gaps."""
     at, line = 0, 1
     while at < len(text):
-        for found in _TOKEN.finditer(text, at):
-            kind, written, at = found.lastgroup or "", found[0], found.end()
-            if kind == "comment":  # it may hold others
-                at = _comment_end(text, found.start(), line)
-                line += text.count("\n", found.start(), at)
+        for match in _TOKEN.finditer(text, at):
+            kind, token_text, at = match.lastgroup or "", match[0], match.end()
+            if kind == "comment":  # comments may be nested
+                at = _comment_end(text, match.start(), line)
+                line += text.count("\n", match.start(), at)
                 break
             if kind in _VERBATIM_KINDS:
-                if kind == "sign" and written in "'\"`":
+                if kind == "sign" and token_text in "'\"`":
                     raise _unclosed_error("quote", line)
-                yield SqlToken(kind, written, found.start(), at, line)
+                yield SqlToken(kind, token_text, match.start(), at, line)
             elif kind == "gap":
-                line += written.count("\n")
+                line += token_text.count("\n")
             else:
                 yield SqlToken(
-                    "text" if kind == "raw" else kind, _token_value(kind, written, line), found.start(), at, line
+                    "text" if kind == "raw" else kind, _token_value(kind, token_text, line), match.start(), at, line
                 )
-                line += written.count("\n")
+                line += token_text.count("\n")
 
 
 def refuse_surrogates(query: str) -> None:
-    """BadStatement if the text cannot be sent to anybody who would read it: Python's strings may hold half a pair."""
+    """Raise BadStatement if the text is not valid UTF-8: Python strings may hold unpaired surrogates."""
     try:
         query.encode()
     except UnicodeEncodeError as error:
@@ -84,19 +84,23 @@ def refuse_surrogates(query: str) -> None:
 
 
 def find_parameters(tokens: Sequence[SqlToken]) -> Iterator[tuple[SqlToken, SqlToken]]:
-    """The colon and the name of each `:name`: a value that is left open.
+    """Yield the colon and the name of each `:name`, an open value.
 
-    `x::int` is a cast, `x:y` a path: what is open stands apart from what is before it.
+    `x::int` is a cast and `x:y` a path, so a gap or a sign must separate the colon from the preceding token.
     """
-    for place, (colon, name) in enumerate(pairwise(tokens)):
-        before = tokens[place - 1] if place else None
-        joined = before is not None and before.end == colon.start and (before.kind != "sign" or before.value in ":)]")
+    for index, (colon, name) in enumerate(pairwise(tokens)):
+        previous = tokens[index - 1] if index else None
+        is_joined = (
+            previous is not None
+            and previous.end == colon.start
+            and (previous.kind != "sign" or previous.value in ":)]")
+        )
         if (
             colon.kind == "sign"
             and colon.value == ":"
             and name.kind == "word"
             and name.start == colon.end
-            and not joined
+            and not is_joined
         ):
             yield colon, name
 
@@ -112,7 +116,7 @@ def _token_value(kind: str, token_text: str, line: int) -> str:
 
 
 def _unescape(text: str, line: int) -> str:
-    def one(escape: re.Match[str]) -> str:
+    def replace_escape(escape: re.Match[str]) -> str:
         short, long, octal, other = escape.groups()
         if other is not None:
             return _ESCAPED.get(other, other)
@@ -121,11 +125,11 @@ def _unescape(text: str, line: int) -> str:
             raise BadStatement(f"{escape[0]} is no character (line {line}).", hint="The last one is \\U0010FFFF.")
         return chr(code)
 
-    return _ESCAPE.sub(one, text) if "\\" in text else text
+    return _ESCAPE.sub(replace_escape, text) if "\\" in text else text
 
 
 def _comment_end(text: str, start: int, line: int) -> int:
-    """Where the comment ends that begins here; comments hold comments."""
+    """Return the end of the comment that begins at `start`; comments may be nested."""
     depth = 0
     for mark in _COMMENT.finditer(text, start):
         depth += 1 if mark[0] == "/*" else -1

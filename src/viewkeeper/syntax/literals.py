@@ -1,10 +1,10 @@
-"""Values as statements write them, read by a column's type.
+"""Literal values in statements, read by a column's type, and Python values as SQL literals.
 
     value ::= NULL | TRUE | FALSE | [-] number | 'text' | DATE 'text' | TIMESTAMP 'text' | X'hex'
 
-Two quotes within a text are one, as in Spark; for a float 'NaN', 'Infinity' and '-Infinity' are values too. A value
-that is written to a STRING column may be a number or a truth value, which becomes its text, and one of an integer
-column may have zeros behind its point; in a comparison the column would be cast, not the value.
+Two quotes within a text mean one, as in Spark; a float may also be 'NaN', 'Infinity' or '-Infinity'. A value that is
+stored in a STRING column may be a number or a boolean, which becomes its text, and a value for an integer column may
+have zeros after its point. In a comparison neither holds, because Spark would cast the column and not the value.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _EXACT_NUMBER = re.compile(r"(?:\d+[lLsSyY]?|(?:\d+\.\d*|\.\d+)(?:[bB][dD])?)")
 
 
 def read_value(cursor: TokenCursor, table: str, column: Column, *, is_stored: bool = False) -> Any:
-    """The next words as a value of the column; the intake reads dates, times and decimals from their text.
+    """Read the next tokens as a value of the column; the intake parses dates, times and decimals from their text.
 
-    `is_written`: the value is stored in the column, not compared with it.
+    `is_stored`: the value is stored in the column, not compared with it.
     """
     is_text = column.type == types.STRING
     for word, value in (("NULL", None), ("TRUE", True), ("FALSE", False)):
@@ -51,13 +51,13 @@ def read_value(cursor: TokenCursor, table: str, column: Column, *, is_stored: bo
         return parse_value(table, column.name, column.type, text) if _is_special_float(column, text) else text
     if token.kind == "bytes" and not sign:
         return bytes.fromhex("0" * (len(text) % 2) + text)
-    exact = is_stored and token.kind == "number" and _EXACT_NUMBER.fullmatch(cursor.text[token.start : token.end])
+    is_exact = is_stored and token.kind == "number" and _EXACT_NUMBER.fullmatch(cursor.text[token.start : token.end])
     if token.kind == "number" and not is_text:
         whole, _, fraction = text.partition(".")
-        if exact and types.is_integer(column.type) and not fraction.strip("0"):
+        if is_exact and types.is_integer(column.type) and not fraction.strip("0"):
             text = whole or "0"
         return parse_value(table, column.name, column.type, sign + text)
-    if exact:
+    if is_exact:
         return str(Decimal(sign + text)) if "." in text else str(int(sign + text))
     cursor.index -= 1
     raise BadStatement(
@@ -67,42 +67,42 @@ def read_value(cursor: TokenCursor, table: str, column: Column, *, is_stored: bo
 
 
 def _is_special_float(column: Column, text: str) -> bool:
-    """Whether this is one of the floats that have no digits."""
+    """Return whether the text is NaN or an infinity of a float column."""
     return types.is_float(column.type) and text.lower().lstrip("+-") in ("nan", "inf", "infinity")
 
 
-# Values for the names that a statement leaves open: `WHERE k = :k`.
+# Values for the open names of a statement: `WHERE k = :k`.
 #
-#     :name    a colon and a name, anywhere a value may stand; a value becomes a literal of Spark's, whatever it holds
+#     :name    a colon and a name, wherever a value is allowed; the value becomes a literal of Spark SQL
 #
-# A text is put in quotes with all that is special in it escaped, so nothing in it is ever read as SQL.
+# A text is quoted with all special characters escaped, so no part of it is parsed as SQL.
 
 
 def bind_parameters(text: str, values: Mapping[str, Any]) -> str:
-    """The statement with a literal for each open name; every name needs a value, and every value a name.
+    """Return the statement with a literal for each open name. Every name needs a value, and every value a name.
 
-    The parameters that a family of views declares are its own.
+    Parameters that the statement declares for a view family stay open.
     """
-    found = list(lex(text))
+    tokens = list(lex(text))
     parts: list[str] = []
     end, used = 0, set()
-    own = declared_parameters(found)
-    for colon, name in find_parameters(found):
-        if name.value.lower() in own:
+    declared = declared_parameters(tokens)
+    for colon, name in find_parameters(tokens):
+        if name.value.lower() in declared:
             continue
         if name.value not in values:
-            if own:
+            if declared:
                 raise BadValue(
-                    f":{name.value} is no parameter.", hint=f"Declared in PARAMETERS: {', '.join(sorted(own))}."
+                    f":{name.value} is no parameter.", hint=f"Declared in PARAMETERS: {', '.join(sorted(declared))}."
                 )
-            known = ", ".join(sorted(values)) or "none"
-            raise BadValue(f"There is no value for :{name.value}.", hint=f"Give it by name; there is: {known}.")
+            names = ", ".join(sorted(values)) or "none"
+            raise BadValue(f"There is no value for :{name.value}.", hint=f"Give it by name; there is: {names}.")
         used.add(name.value)
         parts += [
             text[end : colon.start],
             " ",
             sql_literal(name.value, values[name.value]),
-        ]  # apart: `-` and -1 are no comment
+        ]  # the blank keeps `-` and -1 from becoming a comment
         end = name.end
     if unused := sorted(set(values) - used):
         raise BadValue(f"The statement has no :{unused[0]}.", hint="Write it where the value should stand.")
@@ -110,7 +110,7 @@ def bind_parameters(text: str, values: Mapping[str, Any]) -> str:
 
 
 def sql_literal(name: str, value: Any) -> str:
-    """A Python value as a literal of Spark SQL."""
+    """Return a Python value as a literal of Spark SQL."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

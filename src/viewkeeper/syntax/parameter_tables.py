@@ -1,11 +1,12 @@
-"""The table of a family's parameters in a query, where its name needs no backticks.
+"""Quoting of a family's parameter table in a query, so that users may write its name without backticks.
 
     FROM revenue.parameters p JOIN sales …          FROM `revenue.parameters` p JOIN sales …
-    FROM `revenue`.`parameters` p JOIN sales …      the same
+    FROM `revenue`.`parameters` p JOIN sales …      likewise
     SELECT revenue.parameters.since FROM …          SELECT `revenue.parameters`.since FROM …
 
-Spark and DuckDB take a name of two parts for a table in another database. Here no table's name has two, so where a
-relation stands `x.parameters` can only be the table; anywhere else it is a column of `x`, and left as it is.
+Spark and DuckDB interpret a name of two parts as a table in another database. Viewkeeper has no such names, so in the
+position of a relation `x.parameters` can only be the parameter table. Elsewhere it is a column of `x` and stays
+unchanged.
 """
 
 from __future__ import annotations
@@ -18,49 +19,49 @@ from viewkeeper.syntax.lexer import SqlToken, lex
 
 _QUERY_STARTS = frozenset({"SELECT", "UNION", "INTERSECT", "EXCEPT"})
 _FROM_ENDS = frozenset({"WHERE", "GROUP", "HAVING", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "WINDOW"})
-"""What begins a query, and what ends its FROM."""
+"""Words that begin a query, and words that end its FROM clause."""
 
 _BEFORE_RELATION = frozenset({"FROM", "JOIN", ",", "("})
-"""What stands before a relation, within FROM."""
+"""Tokens that precede a relation within FROM."""
 
 
 def quote_parameter_tables(query: str) -> str:
-    """The query with backticks around the tables of parameters that it reads."""
+    """Return the query with backticks around the parameter tables that it reads."""
     if PARAMETERS_SUFFIX[1:] not in query.lower():
         return query
-    found = list(lex(query))
-    relations = set(_find_parameter_tables(found))
-    read = {found[place].value.lower() for place in relations}
-    parts, at = [], 0
-    for place, token in enumerate(found):
-        qualifies = place not in relations and token.value.lower() in read and _keyword_at(found, place + 3) == "."
-        if _is_parameter_table(found, place) and (place in relations or qualifies):
-            parts += [query[at : token.start], backticked(parameter_table_name(token.value))]
-            at = found[place + 2].end
-    return "".join([*parts, query[at:]])
+    tokens = list(lex(query))
+    relations = set(_find_parameter_tables(tokens))
+    families = {tokens[index].value.lower() for index in relations}
+    parts, position = [], 0
+    for index, token in enumerate(tokens):
+        qualifies = index not in relations and token.value.lower() in families and _keyword_at(tokens, index + 3) == "."
+        if _is_parameter_table(tokens, index) and (index in relations or qualifies):
+            parts += [query[position : token.start], backticked(parameter_table_name(token.value))]
+            position = tokens[index + 2].end
+    return "".join([*parts, query[position:]])
 
 
 def _find_parameter_tables(text_tokens: Sequence[SqlToken]) -> Iterator[int]:
-    """Where a relation of two parts begins, the second being that of a table of parameters.
+    """Yield the index of each relation of two parts that is a parameter table.
 
-    A parenthesis has a clause of its own: in `extract(YEAR FROM x)` there is no SELECT, so its FROM begins none.
+    A parenthesis has a clause of its own: `extract(YEAR FROM x)` contains no SELECT, so its FROM begins no clause.
     """
-    clauses, before = [""], ""
-    for place in range(len(text_tokens)):
-        word = _keyword_at(text_tokens, place)
-        begins = clauses[-1] == "FROM" and before in _BEFORE_RELATION
+    clauses, previous = [""], ""
+    for index in range(len(text_tokens)):
+        word = _keyword_at(text_tokens, index)
+        is_relation = clauses[-1] == "FROM" and previous in _BEFORE_RELATION
         if word == "(":
-            clauses.append("FROM" if begins else "")
+            clauses.append("FROM" if is_relation else "")
         elif word == ")":
             del clauses[max(1, len(clauses) - 1) :]
         elif word == "FROM":
-            if before != "DISTINCT" and (clauses[-1] or before in ("", "(")):
+            if previous != "DISTINCT" and (clauses[-1] or previous in ("", "(")):
                 clauses[-1] = word
         elif word in _QUERY_STARTS or word in _FROM_ENDS:
             clauses[-1] = word
-        elif begins and _is_parameter_table(text_tokens, place) and _keyword_at(text_tokens, place + 3) != ".":
-            yield place
-        before = word
+        elif is_relation and _is_parameter_table(text_tokens, index) and _keyword_at(text_tokens, index + 3) != ".":
+            yield index
+        previous = word
 
 
 def _is_parameter_table(text_tokens: Sequence[SqlToken], index: int) -> bool:
@@ -71,7 +72,7 @@ def _is_parameter_table(text_tokens: Sequence[SqlToken], index: int) -> bool:
 
 
 def _keyword_at(text_tokens: Sequence[SqlToken], index: int) -> str:
-    """A word in capitals or a sign; nothing of names, texts and what is not there."""
+    """Return a word in capitals or a sign; "" for names, texts and positions outside the statement."""
     if index >= len(text_tokens) or text_tokens[index].kind not in ("word", "sign"):
         return ""
     return text_tokens[index].value.upper()

@@ -1,12 +1,12 @@
-"""A query's text with the new names of one table and its columns in place of the old ones.
+"""A query's text with the new names of one altered table and its columns.
 
-Nothing is resolved here: a word is replaced only where the words around it, and the columns of the query's other
-tables, leave it one meaning. Otherwise there is no such text, and None is given.
+No names are resolved here: a word is replaced only if its neighbours and the columns of the query's other tables leave
+it a single meaning. If a word stays ambiguous, the result is None.
 
-    SELECT category, sum(price) FROM items i GROUP BY category          items.price is called cost
+    SELECT category, sum(price) FROM items i GROUP BY category          items.price was renamed to cost
     SELECT category, sum(cost) AS `sum(price)` FROM items i GROUP BY category
 
-The columns of the result keep their names, so an item of the SELECT list that was called after a word of it gets an
+The columns of the result keep their names, so an item of the SELECT list whose name came from a replaced word gets an
 alias.
 """
 
@@ -23,7 +23,7 @@ _BEFORE_VALUE = frozenset({
     "SELECT", "DISTINCT", "ALL", "BY", "AND", "OR", "NOT", "ON", "WHERE", "HAVING", "WHEN", "THEN", "ELSE", "CASE",
     "BETWEEN", "IN", "LIKE", "RLIKE", "ILIKE", "DIV", "FROM",
 })  # fmt: skip
-"""Words after which a column may stand; behind another word, it would be an alias."""
+"""Words after which a column may follow; after any other word, a name would be an alias."""
 _BEFORE_TABLE = frozenset({"FROM", "JOIN", ",", "("})
 _AFTER_TABLE = frozenset({
     "WHERE", "ON", "JOIN", "LEFT", "RIGHT", "INNER", "FULL", "CROSS", "SEMI", "ANTI", "GROUP", "ORDER", "SORT",
@@ -35,18 +35,19 @@ _RESERVED_WORDS = _BEFORE_VALUE | _AFTER_TABLE | {
     "PARTITION", "ROWS", "RANGE", "FIRST", "LAST", "FILTER", "INTERVAL", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "YEAR",
     "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "TABLE", "PIVOT", "UNPIVOT", "ESCAPE", "USING",
 }  # fmt: skip
-"""Words that mean something without being a name: a column that is called so cannot be told from them."""
+"""Words with a meaning of their own: a column with such a name cannot be distinguished from them."""
 _OPERATORS = frozenset("+-*/%=<>!&|^~(,[")
 
 
 class _AmbiguousName(Exception):
-    """A word may mean something else."""
+    """A word may have another meaning."""
 
 
 def rename_in_query(
     text: str, names: TextNames, table: Table, other_columns: frozenset[str], outputs: Sequence[str]
 ) -> str | None:
-    """`others`: the columns of other tables that the query reads, in lower case; `outputs`: those of its result."""
+    """Return the text with the new names, or None if a name is ambiguous. `other_columns` has the columns of the
+    query's other tables in lower case, `outputs` those of its result."""
     try:
         return _QueryText(text, names, table, other_columns).rename(outputs)
     except _AmbiguousName:
@@ -57,12 +58,12 @@ class _QueryText:
     def __init__(self, text: str, names: TextNames, table: Table, other_columns: frozenset[str]) -> None:
         self._text, self._names, self._table, self._other_columns = text, names, table, other_columns
         self._tokens: list[SqlToken] = list(lex(text))
-        now = {table.first_internal_name(c.internal_name): c.name for c in table.columns}
-        pairs = [(old, now[inside]) for old, inside in names.columns if inside in now]
+        current = {table.first_internal_name(c.internal_name): c.name for c in table.columns}
+        pairs = [(old, current[internal]) for old, internal in names.columns if internal in current]
         self._columns = {old.lower(): new for old, new in pairs if old.lower() != new.lower()}
         self._old_name, self._new_name = names.name.lower(), table.name.lower()
-        known = {inside for _, inside in names.columns}
-        self._added_columns = {name.lower() for inside, name in now.items() if inside not in known}
+        in_text = {internal for _, internal in names.columns}
+        self._added_columns = {name.lower() for internal, name in current.items() if internal not in in_text}
 
     def rename(self, outputs: Sequence[str]) -> str:
         words = {t.value.lower() for t in self._tokens if t.kind in ("word", "name")}
@@ -74,22 +75,22 @@ class _QueryText:
         if any(name.upper() in _RESERVED_WORDS for name in (*self._columns, self._old_name)):
             raise _AmbiguousName
         if any(old in word for word in words for old in self._columns if old != word and "(" in word):
-            raise _AmbiguousName  # a name that Spark made of an expression
+            raise _AmbiguousName  # Spark derived the name from an expression
         aliases = self._aliases()
         edits = {at: name for at in range(len(self._tokens)) if (name := self._replacement(at, aliases)) is not None}
-        behind = self._item_aliases(edits, outputs) if self._columns else {}
-        parts, done = [], 0
+        item_aliases = self._item_aliases(edits, outputs) if self._columns else {}
+        parts, position = [], 0
         for at, token in enumerate(self._tokens):
             if at in edits:
-                parts += [self._text[done : token.start], _quote_if_needed(edits[at])]
-                done = token.end
-            if at in behind:
-                parts += [self._text[done : token.end], f" AS {backticked(behind[at])}"]
-                done = token.end
-        return "".join([*parts, self._text[done:]])
+                parts += [self._text[position : token.start], _quote_if_needed(edits[at])]
+                position = token.end
+            if at in item_aliases:
+                parts += [self._text[position : token.end], f" AS {backticked(item_aliases[at])}"]
+                position = token.end
+        return "".join([*parts, self._text[position:]])
 
     def _upper_at(self, index: int) -> str:
-        """A token in capitals; nothing for texts, and beyond both ends."""
+        """Return a token in capitals; "" for texts and positions outside the query."""
         if not 0 <= index < len(self._tokens) or self._tokens[index].kind not in ("word", "sign", "name"):
             return ""
         return self._tokens[index].value.upper()
@@ -98,8 +99,8 @@ class _QueryText:
         return 0 <= index < len(self._tokens) and self._tokens[index].kind in ("word", "name")
 
     def _aliases(self) -> frozenset[str]:
-        """What the table is called in the query; _Ambiguous if one of these names is given twice."""
-        found: list[str] = []
+        """Return the table's names in the query; raise _AmbiguousName if an alias may be defined twice."""
+        aliases: list[str] = []
         for at in range(len(self._tokens)):
             if (
                 self._is_name(at)
@@ -107,13 +108,15 @@ class _QueryText:
                 and self._upper_at(at - 1) in _BEFORE_TABLE
             ):
                 alias = at + 1 + (self._upper_at(at + 1) == "AS")
-                own = self._is_name(alias) and self._upper_at(alias) not in _AFTER_TABLE
-                found.append(self._upper_at(alias).lower() if own else self._old_name)
-        for name in set(found) - {self._old_name}:
-            given = [at for at in range(len(self._tokens)) if self._is_name(at) and self._upper_at(at).lower() == name]
-            if sum(self._upper_at(at + 1) != "." for at in given) > 1:
+                has_alias = self._is_name(alias) and self._upper_at(alias) not in _AFTER_TABLE
+                aliases.append(self._upper_at(alias).lower() if has_alias else self._old_name)
+        for name in set(aliases) - {self._old_name}:
+            occurrences = [
+                at for at in range(len(self._tokens)) if self._is_name(at) and self._upper_at(at).lower() == name
+            ]
+            if sum(self._upper_at(at + 1) != "." for at in occurrences) > 1:
                 raise _AmbiguousName
-        return frozenset(found)
+        return frozenset(aliases)
 
     def _replacement(self, index: int, aliases: frozenset[str]) -> str | None:
         if not self._is_name(index):
@@ -131,15 +134,15 @@ class _QueryText:
         if self._upper_at(index + 1) in ("(", ".") or word == self._old_name:
             raise _AmbiguousName
         if self._upper_at(index - 1) == ".":
-            owned = self._upper_at(index - 2).lower() in aliases
-            return new if owned or word not in self._other_columns else None
-        before = self._upper_at(index - 1)
-        if word in self._other_columns or not (before in _BEFORE_VALUE or before in _OPERATORS):
+            is_own = self._upper_at(index - 2).lower() in aliases
+            return new if is_own or word not in self._other_columns else None
+        previous = self._upper_at(index - 1)
+        if word in self._other_columns or not (previous in _BEFORE_VALUE or previous in _OPERATORS):
             raise _AmbiguousName
         return new
 
     def _item_aliases(self, edits: dict[int, str], outputs: Sequence[str]) -> dict[int, str]:
-        """By the last token of each item of the SELECT list that would be called otherwise: its name."""
+        """Return the name of each SELECT item whose name would change, by the index of the item's last token."""
         items = list(self._select_items())
         if len(items) != len(outputs):
             raise _AmbiguousName
@@ -151,7 +154,7 @@ class _QueryText:
         }
 
     def _select_items(self) -> Iterator[range]:
-        """The items of the first SELECT list outside of parentheses."""
+        """Yield the items of the first SELECT list outside of parentheses."""
         depth, start = 0, None
         for at, token in enumerate(self._tokens):
             sign = token.value if token.kind == "sign" else ""
@@ -171,6 +174,6 @@ class _QueryText:
 
 
 def _quote_if_needed(name: str) -> str:
-    """A name as it can stand in a query: words that may mean something else go in backticks."""
+    """Return a name as it may occur in a query; words with another meaning are quoted."""
     plain = name.isascii() and name.replace("_", "a").isalnum() and name[0].isalpha()
     return name if plain and name.upper() not in _RESERVED_WORDS else backticked(name)

@@ -1,24 +1,23 @@
-"""The few statements of our own; a view's query is not read here, it goes to Catalyst as it was written.
+"""Viewkeeper's own statements. A view's query is not parsed here; Catalyst gets it as written.
 
     statement ::= CREATE TABLE [IF NOT EXISTS] name ( column, …, PRIMARY KEY ( names ) ) [options]
                 | DROP TABLE [IF EXISTS] name
                 | CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [PARAMETERS ( column, … )] [KEY ( names )]
                   [options] AS query
-                | CREATE MATERIALIZED VIEW … CLUSTER BY …                                     (`clustering`)
+                | CREATE MATERIALIZED VIEW … CLUSTER BY …                                     (`indexes`)
                 | DROP MATERIALIZED VIEW [IF EXISTS] name
-                | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alterations`)
-                | CREATE INDEX … | DROP INDEX … | ALTER INDEX … | SHOW INDEXES                 (`indexing`)
+                | ALTER TABLE … | ALTER MATERIALIZED VIEW …                                   (`alter`)
+                | CREATE INDEX … | DROP INDEX … | ALTER INDEX … | SHOW INDEXES                 (`indexes`)
                 | SHOW TABLES [LIKE 'pattern'] | SHOW [MATERIALIZED] VIEWS [LIKE 'pattern']
                 | SHOW CREATE TABLE | VIEW | INDEX name
                 | DESCRIBE name | EXPLAIN name
-    column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`columns`)
+    column    ::= name type [NOT NULL] [PRIMARY KEY] [DEFAULT value]                          (`alter`)
     options   ::= WITH ( name = value, … )
-    name      ::= word | `anything`                                   of up to 200 bytes where something is made
-    pattern   ::= names with | between them; * or % stands for anything, _ and ? for themselves
+    name      ::= word | `anything`                                   new names have at most 200 bytes
+    pattern   ::= names separated by |; * or % matches anything, _ and ? match themselves
 
-`words` cuts the text (comments, quoting, where a statement ends); the grammar is small enough to be read off below, one
-function for each statement. Keywords and names are case-insensitive; a name in
-backticks may hold anything.
+`cursor` splits the text into tokens and statements (comments, quoting); each statement has one parsing function below.
+Keywords and names are case-insensitive; a name in backticks may contain any character.
 """
 
 from __future__ import annotations
@@ -68,13 +67,13 @@ class DropTable:
 class CreateView:
     name: str
     query: str
-    """As written, from its first word to its last."""
+    """The query as written, from its first to its last token."""
     key: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
     or_replace: bool = False
     parameters: tuple[Column, ...] = ()
-    """Of a family: what `:name` in its query stands for."""
+    """For a family: the parameters that `:name` in its query refers to."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,12 @@ class Show:
     object_kind: str
     """tables or views"""
     like: str | None = None
-    """Only names that match: `*` or `%` stands for anything, `|` is between patterns."""
+    """A pattern of names: `*` or `%` matches anything, `|` separates patterns. None: all names."""
 
 
 @dataclass(frozen=True)
 class ShowCreate:
-    """The statement that makes what has this name."""
+    """SHOW CREATE of the object with this name."""
 
     name: str
     kind: str
@@ -127,22 +126,22 @@ Statement = (
 
 
 def parse(text: str) -> Statement:
-    """The one statement in `text`."""
-    found = list(split_statements(text))
-    if not found:
+    """Parse the only statement in `text`."""
+    statements = list(split_statements(text))
+    if not statements:
         raise BadStatement("There is no statement in the text.", hint=f"Statements are: {SUPPORTED}.")
-    if len(found) > 1:
-        raise BadStatement(f"The text has {len(found)} statements where one should be.", hint="Write one of them.")
-    return _parse_statement(TokenCursor(text, found[0]))
+    if len(statements) > 1:
+        raise BadStatement(f"The text has {len(statements)} statements where one should be.", hint="Write one of them.")
+    return _parse_statement(TokenCursor(text, statements[0]))
 
 
 def split(text: str) -> list[str]:
-    """The statements of a script, each as it was written, without its semicolon."""
+    """Return the statements of a script, each as written, without its semicolon."""
     return [text[tokens[0].start : tokens[-1].end] for tokens in split_statements(text)]
 
 
 def create_view_text(name: str, query: str) -> str:
-    """The statement that makes a view of this name. What would be another statement is refused."""
+    """Return the statement that creates a view with this name. A text that would be another statement is an error."""
     text = f"CREATE MATERIALIZED VIEW {backticked(name)} AS {query}"
     if not isinstance(parse(text), CreateView):
         raise BadStatement(f"View {name}: {quote_excerpt(query)} is no query.", hint="Write SELECT …")
@@ -150,7 +149,7 @@ def create_view_text(name: str, query: str) -> str:
 
 
 def group_view_statements(script: Sequence[str]) -> Iterator[list[str]]:
-    """The statements of a script; new views that follow each other are made together."""
+    """Yield the statements of a script in groups: consecutive new views form one group and are created together."""
     group: list[str] = []
     for text in script:
         if _is_plain_view(text):
@@ -165,16 +164,17 @@ def group_view_statements(script: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _is_plain_view(text: str) -> bool:
-    """Whether it makes a new view that is loaded as most are; what is wrong with it is said when it is run."""
+    """Return whether the statement creates a new view with a default backfill. Syntax errors are reported when the
+    statement runs."""
     if [t.value.upper() for t in islice(lex(text), 3)] != ["CREATE", "MATERIALIZED", "VIEW"]:
         return False
     try:
-        found = parse(text)
+        statement = parse(text)
     except BadStatement:
         return False
-    if not isinstance(found, CreateView):
+    if not isinstance(statement, CreateView):
         return False
-    return not found.parameters and not {"strategy", "load_rate", "sync"} & set(found.options)
+    return not statement.parameters and not {"strategy", "load_rate", "sync"} & set(statement.options)
 
 
 # -- statements --------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def _parse_statement(cursor: TokenCursor) -> Statement:
 
 
 def _parse_create_table(cursor: TokenCursor) -> CreateTable:
-    missing_ok = cursor.accept("IF", "NOT", "EXISTS")
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.read_new_name("table")
     cursor.expect("(")
     columns: list[Column] = []
@@ -209,18 +209,18 @@ def _parse_create_table(cursor: TokenCursor) -> CreateTable:
         if not cursor.accept(","):
             break
     cursor.expect(")")
-    return _check_table(CreateTable(name, tuple(columns), key, _parse_options(cursor), missing_ok))
+    return _check_table(CreateTable(name, tuple(columns), key, _parse_options(cursor), if_not_exists))
 
 
 def _parse_drop_table(cursor: TokenCursor) -> DropTable:
-    absent_ok = cursor.accept("IF", "EXISTS")
-    return DropTable(cursor.read_name("table"), absent_ok)
+    if_exists = cursor.accept("IF", "EXISTS")
+    return DropTable(cursor.read_name("table"), if_exists)
 
 
 def _parse_create_view(cursor: TokenCursor, or_replace: bool) -> CreateView | CreateCluster:
-    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.read_new_name("view")
-    if exists_ok and or_replace:
+    if if_not_exists and or_replace:
         raise BadStatement(f"View {name}: OR REPLACE and IF NOT EXISTS exclude each other.", hint="Write one of them.")
     if cursor.is_at("("):
         raise BadStatement(
@@ -228,7 +228,7 @@ def _parse_create_view(cursor: TokenCursor, or_replace: bool) -> CreateView | Cr
             hint="Name columns in the query (expression AS name); the view's key goes into KEY (…).",
         )
     if cursor.accept("CLUSTER", "BY"):
-        return parse_cluster_by(cursor, name, exists_ok, or_replace, _parse_options)
+        return parse_cluster_by(cursor, name, if_not_exists, or_replace, _parse_options)
     parameters = _parse_parameters(cursor, name) if cursor.accept("PARAMETERS") else ()
     key = cursor.read_names("key column") if cursor.accept("KEY") else ()
     _refuse_duplicates(f"View {name}: key column", key)
@@ -241,18 +241,18 @@ def _parse_create_view(cursor: TokenCursor, or_replace: bool) -> CreateView | Cr
             hint="After AS write SELECT … or WITH … SELECT ….",
         )
     refuse_surrogates(query)
-    return CreateView(name, query, key, options, exists_ok, or_replace, parameters)
+    return CreateView(name, query, key, options, if_not_exists, or_replace, parameters)
 
 
 def _parse_parameters(cursor: TokenCursor, view: str) -> tuple[Column, ...]:
-    """( name type, … )"""
+    """Parse `( name type, … )`."""
     cursor.expect("(")
     if cursor.is_at(")"):
         raise BadStatement(
             f"View {view} declares no parameter.",
             hint="Write PARAMETERS (name type, …), or leave PARAMETERS out for a view that is no family.",
         )
-    found: list[Column] = []
+    parameters: list[Column] = []
     while True:
         column, is_key = read_column(cursor)
         if is_key or column.default is not None:
@@ -260,17 +260,17 @@ def _parse_parameters(cursor: TokenCursor, view: str) -> tuple[Column, ...]:
                 f"View {view}: the parameter {column.name} has a name and a type, and nothing else.",
                 hint="All parameters together are the key of a member.",
             )
-        found.append(replace(column, nullable=False))
+        parameters.append(replace(column, nullable=False))
         if not cursor.accept(","):
             break
     cursor.expect(")")
-    _refuse_duplicates(f"View {view}: parameter", tuple(c.name for c in found))
-    return tuple(found)
+    _refuse_duplicates(f"View {view}: parameter", tuple(c.name for c in parameters))
+    return tuple(parameters)
 
 
 def _parse_drop_view(cursor: TokenCursor) -> DropView:
-    absent_ok = cursor.accept("IF", "EXISTS")
-    return DropView(cursor.read_name("view"), absent_ok)
+    if_exists = cursor.accept("IF", "EXISTS")
+    return DropView(cursor.read_name("view"), if_exists)
 
 
 def _refuse_plain_view(cursor: TokenCursor) -> Statement:
@@ -326,17 +326,17 @@ def _parse_options(cursor: TokenCursor) -> dict[str, str]:
     if not cursor.accept("WITH"):
         return {}
     cursor.expect("(")
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     while True:
         name = cursor.read_dotted_name("option").lower()
         cursor.expect("=")
-        if name in found:
+        if name in options:
             raise BadStatement(f"Option {name} is there twice.", hint="Give each option once.")
-        found[name] = cursor.read_value()
+        options[name] = cursor.read_value()
         if not cursor.accept(","):
             break
     cursor.expect(")")
-    return found
+    return options
 
 
 def _check_single_key(table: str, existing_key: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, ...]:
@@ -349,22 +349,22 @@ def _check_single_key(table: str, existing_key: tuple[str, ...], key: tuple[str,
 
 
 def _check_table(table: CreateTable) -> CreateTable:
-    """The table with its key spelled as its columns are, if it is one that can be stored."""
-    where = f"Table {table.name}"
-    _refuse_duplicates(f"{where}: column", [c.name for c in table.columns])
-    _refuse_duplicates(f"{where}: key column", table.key)
+    """Check that the table can be stored; return it with its key spelled as in its columns."""
+    label = f"Table {table.name}"
+    _refuse_duplicates(f"{label}: column", [c.name for c in table.columns])
+    _refuse_duplicates(f"{label}: key column", table.key)
     if not table.key:
-        raise BadStatement(f"{where} has no PRIMARY KEY.", hint="Add PRIMARY KEY (column, …): rows are stored by it.")
+        raise BadStatement(f"{label} has no PRIMARY KEY.", hint="Add PRIMARY KEY (column, …): rows are stored by it.")
     columns = {c.name.lower(): c for c in table.columns}
     for name in table.key:
         if name.lower() not in columns:
             raise BadStatement(
-                f"{where}: key column {name} is not one of its columns.",
+                f"{label}: key column {name} is not one of its columns.",
                 hint=f"They are: {', '.join(c.name for c in table.columns)}." if table.columns else "It has none yet.",
             )
         if types.is_float(columns[name.lower()].type):
             raise BadStatement(
-                f"{where}: {name} is a {columns[name.lower()].type.sql} and cannot be in the key.",
+                f"{label}: {name} is a {columns[name.lower()].type.sql} and cannot be in the key.",
                 hint="Equality of floats is no identity (NaN, −0.0, rounding): use DECIMAL, BIGINT or STRING.",
             )
     key = tuple(columns[name.lower()].name for name in table.key)

@@ -1,1 +1,1 @@
-"""Proofs that run the whole system: `consistency` checks what readers saw against what writers wrote."""
+"""Checks that run the whole system: `consistency` compares the states that readers saw with what writers wrote."""

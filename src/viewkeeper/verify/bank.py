@@ -1,8 +1,8 @@
-"""A bank, as a workload whose every state is known: money moves between accounts, so the total is always 0.
+"""A bank as a workload whose every state is known: money moves between accounts, so the total is always 0.
 
-Tables and views, and a model of them in plain Python that follows the writers' journals. The model gives every state of
-every view a *fingerprint* (a sum of hashes of its rows, so a changed row changes it in constant time): a state that a
-reader saw is right if its fingerprint is that of the model at the batch's cut.
+The module has tables and views, and a model of them in plain Python that follows the writers' journals. The model
+computes for every state of every view a *fingerprint* (a sum of hashes of its rows, so a changed row updates it in
+constant time). A state that a reader saw is right if its fingerprint equals the model's at the batch's cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VIEWS: Mapping[str, str] = {
     "copy": "SELECT id, owner, balance FROM accounts",
 }
 OWNERS, ACCOUNTS = 12, 60
-"""Owners in all, and accounts of each writer."""
+"""Number of owners, and of accounts of each writer."""
 
 Row = dict[str, Any]
 
@@ -44,8 +44,8 @@ def owners() -> BankWrite:
 
 
 def writes(writer: int, seed: int) -> Iterator[BankWrite]:
-    """What a writer does, without end: transfers between its own accounts, openings, closings, owners that move."""
-    chance = random.Random(1000 * seed + writer)
+    """The endless writes of a writer: transfers between its own accounts, openings, closings, owners that move."""
+    generator = random.Random(1000 * seed + writer)
     balances: dict[int, int] = {}
     holders: dict[int, str] = {}
 
@@ -53,21 +53,23 @@ def writes(writer: int, seed: int) -> Iterator[BankWrite]:
         return {"id": account, "owner": holders[account], "balance": balances[account]}
 
     while True:
-        kind = chance.random()
+        kind = generator.random()
         if (kind < 0.1 and len(balances) < ACCOUNTS) or len(balances) < 3:
-            account = 1000 * writer + chance.randrange(ACCOUNTS)
+            account = 1000 * writer + generator.randrange(ACCOUNTS)
             if account not in balances:
-                balances[account], holders[account] = 0, f"o{chance.randrange(OWNERS)}"
+                balances[account], holders[account] = 0, f"o{generator.randrange(OWNERS)}"
                 yield BankWrite("accounts", [row(account)])
         elif kind < 0.15 and any(b == 0 for b in balances.values()):
-            account = chance.choice([a for a, b in balances.items() if b == 0])
+            account = generator.choice([a for a, b in balances.items() if b == 0])
             del balances[account], holders[account]
             yield BankWrite("accounts", deletes=[account])
         elif kind < 0.2 and writer == 0:
-            yield BankWrite("owners", [{"owner": f"o{chance.randrange(OWNERS)}", "region": f"r{chance.randrange(4)}"}])
+            yield BankWrite(
+                "owners", [{"owner": f"o{generator.randrange(OWNERS)}", "region": f"r{generator.randrange(4)}"}]
+            )
         else:
-            source, target = chance.sample(sorted(balances), 2)
-            amount = chance.choice([balances[source], chance.randrange(1, 100)])
+            source, target = generator.sample(sorted(balances), 2)
+            amount = generator.choice([balances[source], generator.randrange(1, 100)])
             balances[source] -= amount
             balances[target] += amount
             yield BankWrite("accounts", [row(source), row(target)])
@@ -86,10 +88,10 @@ class BankModel:
     def apply(self, write: BankWrite) -> None:
         if write.table == "owners":
             for row in write.puts:
-                mine = [a for a in self.accounts.values() if a["owner"] == row["owner"]]
-                before = [self._regions_row(a) for a in mine]
+                accounts = [a for a in self.accounts.values() if a["owner"] == row["owner"]]
+                before = [self._regions_row(a) for a in accounts]
                 self.owners[row["owner"]] = row["region"]
-                for old, account in zip(before, mine, strict=True):
+                for old, account in zip(before, accounts, strict=True):
                     self._record_change("regions", old, self._regions_row(account))
             return
         for row in write.puts:
@@ -125,9 +127,9 @@ class BankModel:
         return (account["id"], account["balance"], region) if region is not None and account["balance"] > 0 else None
 
     def _record_change(self, view: str, before: tuple[Any, ...] | None, after: tuple[Any, ...] | None) -> None:
-        gone = 0 if before is None else _row_fingerprint(before)
-        come = 0 if after is None else _row_fingerprint(after)
-        self.fingerprints[view] = (self.fingerprints[view] - gone + come) % 2**64
+        deleted = 0 if before is None else _row_fingerprint(before)
+        inserted = 0 if after is None else _row_fingerprint(after)
+        self.fingerprints[view] = (self.fingerprints[view] - deleted + inserted) % 2**64
 
 
 def _row_values(row: Row | None) -> tuple[Any, ...] | None:
@@ -135,7 +137,7 @@ def _row_values(row: Row | None) -> tuple[Any, ...] | None:
 
 
 def fingerprint(rows: Iterable[Iterable[Any]]) -> int:
-    """Of a view's rows as a reader saw them, each with its values in column order."""
+    """The fingerprint of a view's rows as a reader saw them, each with its values in column order."""
     return sum(_row_fingerprint(tuple(row)) for row in rows) % 2**64
 
 

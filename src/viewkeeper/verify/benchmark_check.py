@@ -1,6 +1,6 @@
-"""Views against Spark's own answer: load a benchmark's tables, make its views, stream changes, compare every batch.
+"""Checks views against Spark: load a benchmark's tables, create its views, apply changes, compare after every batch.
 
-A yardstick is a benchmark as data: tables, queries, a generator of files and a model that changes them.
+A `Benchmark` is data: tables, queries, a generator of files and a model that changes them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from viewkeeper.errors import Defect, StoreError
 from viewkeeper.plan.catalyst import activate_session, front_session
 from viewkeeper.verify.reference_model import Change, ReferenceModel
 
-# Spark SQL's own answer over a model's tables, and how a view's rows are compared with it.
+# The oracle: Spark SQL over the model's tables, and the comparison with a view's rows.
 #
-# Spark keeps the tables on its disks, and joins by sorting, which spills: what it is asked need not fit into its
-# memory. Where it runs out all the same, its JVM ends (`plan.catalyst.local`) and that is said.
+# Spark keeps the tables on its disks and uses sort-merge joins, which spill, so queries need not fit into its memory.
+# If Spark still runs out of memory, its JVM ends (`plan.catalyst`) and an error reports that.
 #
-# Rows are compared as multisets, of the same types, floats bit for bit. Where Spark leaves an answer open this says
-# what is taken:
+# Rows are compared as multisets, with equal types and bitwise equal floats. Where Spark leaves a result open:
 #
-#     ORDER BY … LIMIT    which of the rows that tie are chosen: the order is continued with all columns, as views do
-#     stddev, variance    sums of DOUBLE in no order: equal to nine digits
+#     ORDER BY … LIMIT    which of the tied rows are taken: all columns are appended to the order, as views do
+#     stddev, variance    sums of DOUBLE in no fixed order: equal to nine digits
 
 
 Row = dict[str, Any]
@@ -48,7 +47,7 @@ _TWO_QUERY_HEAP_BYTES = 2 << 30
 
 @dataclass(frozen=True)
 class Difference:
-    """A key of a view with the row that Spark has for it and the one that is there; None where there is none."""
+    """A key of a view with Spark's row and the view's row; None where a side has no row."""
 
     view: str
     batch: int
@@ -58,25 +57,25 @@ class Difference:
 
 
 class SparkOracle:
-    """Spark SQL's own answer, over the model's tables."""
+    """Spark SQL over the model's tables."""
 
     def __init__(self, spark: Any) -> None:
         self.spark = front_session(spark)
-        # A table that is broadcast is held whole, and once more for each query until the JVM tidies up.
+        # Broadcast tables are held in memory as a whole, and again for each query until the JVM collects them.
         self.spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-        room = self.spark._jvm.java.lang.Runtime.getRuntime().maxMemory()
-        self._parallel_queries = 2 if room >= _TWO_QUERY_HEAP_BYTES else 1
+        max_heap = self.spark._jvm.java.lang.Runtime.getRuntime().maxMemory()
+        self._parallel_queries = 2 if max_heap >= _TWO_QUERY_HEAP_BYTES else 1
 
     def load(self, model: ReferenceModel, tables: Iterable[str] | None = None) -> None:
-        """Take the tables as they are now."""
+        """Load the tables in their current state."""
         with self._hint_memory_errors():
             for table in model.schemas if tables is None else tables:
                 rows = self.spark.createDataFrame(model.table(table))
-                # A checkpoint, since what is only cached keeps the rows that it came from.
+                # A checkpoint, because a cached table also keeps the rows that it was built from.
                 rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY).createOrReplaceTempView(table)
 
     def close(self) -> None:
-        """Let the tables go; Spark removes what nobody can name."""
+        """Drop the tables; Spark removes checkpoints without references."""
         for table in self.spark.catalog.listTables():
             self.spark.catalog.dropTempView(table.name)
 
@@ -86,12 +85,12 @@ class SparkOracle:
             return result
 
     def answers(self, views: Mapping[str, str]) -> Iterable[tuple[str, pa.Table]]:
-        """Each view's rows, in the views' order; where it has the memory, Spark plans one while another runs."""
+        """Each view's rows, in the views' order; with enough memory, Spark plans one query while another runs."""
         with ThreadPoolExecutor(self._parallel_queries) as pool:
             yield from zip(views, pool.map(self.answer, views.values()), strict=True)
 
     def complete_order(self, query: str) -> str:
-        """The query with its ORDER BY continued over all columns, so that LIMIT has one answer."""
+        """The query with all columns appended to its ORDER BY, so that LIMIT has one result."""
         limit = _LIMIT.search(query)
         if limit is None:
             return query
@@ -111,14 +110,15 @@ class SparkOracle:
 
 
 def is_order_dependent(query: str) -> bool:
-    """Whether Spark's floats depend on the order in which it meets the rows."""
+    """Whether Spark's floats depend on the order in which it reads the rows."""
     return _ORDER_DEPENDENT.search(query) is not None
 
 
 def find_differences(
     view: str, batch: int, expected: pa.Table, actual: pa.Table, key: Sequence[str] = (), *, approximate: bool = False
 ) -> list[Difference]:
-    """Rows that only one side has; two of the same key are one difference. Other types are one for the whole view."""
+    """Rows that only one side has; two with the same key are one difference. Different types are one for the whole
+    view."""
     types = [{f.name: str(f.type) for f in rows.schema} for rows in (expected, actual)]
     if types[0] != types[1]:
         return [Difference(view, batch, {}, *types)]
@@ -136,14 +136,14 @@ def find_differences(
 
 
 def _countable_row(row: Row, key: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    """The row as something that can be counted: NaN is one value, 0.0 and -0.0 are two except in a key."""
+    """The row as a hashable value: NaN is one value, 0.0 and -0.0 are two except in a key."""
     return tuple(
         (k, _BitwiseFloat(v) if isinstance(v, float) and (k not in key or v != v) else v) for k, v in row.items()
     )
 
 
 class _BitwiseFloat(float):
-    """A float that equals another of the same bits."""
+    """A float that equals another float with the same bits."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, float) and self.hex() == other.hex()
@@ -165,7 +165,7 @@ def _is_close(left: Row | None, right: Row | None) -> bool:
 
 
 def _is_outermost(text: str) -> bool:
-    """Whether nothing that stands before this text is closed in it."""
+    """Whether the text closes no parenthesis that was opened before it."""
     depth = 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -182,13 +182,13 @@ class Benchmark:
     """A benchmark: its queries as views, its data and its changes."""
 
     name: str
-    """In `vk verify NAME`."""
+    """The name in `vk verify NAME`."""
     views: Mapping[str, str]
-    """Queries by the name of the view that holds them."""
+    """Queries by the name of their view."""
     generate: Callable[[float, Path], Path]
-    """Files at a scale factor, below a directory, one Parquet file a table; made once."""
+    """Generates files at a scale factor below a directory, one Parquet file per table; existing files are reused."""
     model: Callable[[Path, int], ReferenceModel]
-    """The tables of such files, with changes drawn from a seed."""
+    """Creates the model of the tables in such files, with changes drawn from a seed."""
 
 
 def load_tables(db: Database, model: ReferenceModel, tables: Iterable[str] | None = None) -> None:
@@ -206,7 +206,7 @@ def create_views(db: Database, views: Mapping[str, str], log: LogLine = lambda _
 
 
 def apply_changes(db: Database, changes: Sequence[Change]) -> None:
-    """The same changes on the store."""
+    """Apply the model's changes to the database."""
     for change in changes:
         if change.puts is not None and change.puts.num_rows:
             db.put(change.table, change.puts)
@@ -215,7 +215,7 @@ def apply_changes(db: Database, changes: Sequence[Change]) -> None:
 
 
 def view_key(db: Database, view: str) -> list[str]:
-    """The columns by which a view is kept."""
+    """The key columns of a view."""
     shape = db.sql(f"DESCRIBE {view}")
     if shape is None:
         raise Defect(f"DESCRIBE {view} gives nothing.")
@@ -224,7 +224,7 @@ def view_key(db: Database, view: str) -> list[str]:
 
 
 def mentioned_tables(tables: Iterable[str], views: Mapping[str, str]) -> list[str]:
-    """The tables that these queries name."""
+    """The tables that the queries name."""
     words = {word for query in views.values() for word in re.findall(r"\w+", query)}
     return [table for table in tables if table in words]
 
@@ -241,15 +241,15 @@ def verify(
     views: Mapping[str, str] | None = None,
     log: LogLine = print,
 ) -> list[Difference]:
-    """Load, change, compare after every batch; stops at the first batch with differences and returns them all."""
-    chosen = benchmark.views if views is None else views
+    """Load, change, compare after every batch; stop at the first batch with differences and return them all."""
+    selected = benchmark.views if views is None else views
     model = benchmark.model(files, seed)
     oracle = SparkOracle(spark)
     try:
-        tables = mentioned_tables(model.schemas, chosen)
+        tables = mentioned_tables(model.schemas, selected)
         load_tables(db, model, tables)
-        create_views(db, chosen, log)
-        keys = {view: view_key(db, view) for view in chosen}
+        create_views(db, selected, log)
+        keys = {view: view_key(db, view) for view in selected}
         for batch in range(batches + 1):
             if batch:
                 changes = [change for change in model.batch() if change.table in tables]
@@ -259,15 +259,15 @@ def verify(
                 log(f"batch {batch}: {report.changes} changes, {report.lane} lane, {report.seconds:.2f} s")
             oracle.load(model, tables)
             found = [
-                one
-                for view, expected in oracle.answers(chosen)
-                for one in find_differences(
-                    view, batch, expected, db.read(view), keys[view], approximate=is_order_dependent(chosen[view])
+                difference
+                for view, expected in oracle.answers(selected)
+                for difference in find_differences(
+                    view, batch, expected, db.read(view), keys[view], approximate=is_order_dependent(selected[view])
                 )
             ]
             if found:
                 return found
-            log(f"batch {batch}: {len(chosen)} views equal")
+            log(f"batch {batch}: {len(selected)} views equal")
         return []
     finally:
         oracle.close()

@@ -1,18 +1,18 @@
-"""Strong consistency, checked from outside: writers, the maintainer and readers are separate processes.
+"""A check of strong consistency from outside: writers, the maintainer and readers are separate processes.
 
-After the run the writers' journals, in the order of the positions that the writes got, are the history of the base
-tables. From them a model gives each view's state at every position, and then:
+After the run, the writers' journals, ordered by the positions of the writes, are the history of the base tables. A
+model computes each view's state at every position from them. Then:
 
-    snapshot    each state equals the model at its batch's cut, all views at once
-    any         each state equals the model at some position that was there when it was read
+    snapshot    each state equals the model at its batch's cut, for all views at once
+    any         each state equals the model at some position that existed when it was read
     after=      … at a position not before the token
     LATEST      … at a position not before the last write that was finished when the read began
     order       no reader's batches ever go back
-    follower    every state of a subscription is a state of the model, in order; complete: none is left out
-    transfer    money only moves: the total is 0 in every state that anybody saw
+    follower    every state of a subscription is a state of the model, in order; complete: none is missing
+    transfer    money only moves: the total is 0 in every state that a process saw
 
-SC and ISC promise less (dissertation 6.2.2), and that is what is checked for them: each row of a view is a version that
-was valid within the span of the scan, and no reader sees a row go back.
+SC and ISC promise less (dissertation 6.2.2), and the check is weaker for them: each row of a view is a version that was
+valid within the span of the scan, and no reader sees a row go back.
 
 A failure names the process, what it saw and what it should have seen.
 """
@@ -36,18 +36,18 @@ from viewkeeper.verify import bank
 
 @dataclass(frozen=True)
 class ConsistencyRun:
-    """What runs: how long, how many processes, and how the views are maintained."""
+    """The settings of a run: how long, how many processes, and how the views are maintained."""
 
     seconds: float = 20.0
     writers: int = 2
     readers: int = 2
     rate: float = 40.0
-    """Write calls a second, each writer."""
+    """Write calls per second, for each writer."""
     lane: str = "auto"
     strategy: str = "IMB"
-    """Of all views. With IN each write call is its own batch, and every state must appear."""
+    """The strategy of all views. With IN each write call is its own batch, and every state must appear."""
     interval: float = 0.5
-    """Seconds between two runs of a strategy that has them."""
+    """Seconds between two runs of a strategy with intervals."""
     kill: bool = False
     """Kill the maintainer now and then; a standby takes over."""
     seed: int = 1
@@ -55,7 +55,7 @@ class ConsistencyRun:
 
 @dataclass
 class Verdict:
-    """What was checked, by kind, and what was wrong."""
+    """The number of checks by kind, and the failures."""
 
     writes: int = 0
     check_counts: dict[str, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def verify_consistency(
     settings: ConsistencyRun | None = None,
     log: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
-    """Make the bank in a new database, run the processes, and check every state that was seen."""
+    """Create the bank in a new database, run the processes, and check every state that they saw."""
     import viewkeeper as vk
 
     settings = settings or ConsistencyRun()
@@ -121,8 +121,8 @@ def _run_processes(url: str, journals: Path, settings: ConsistencyRun) -> None:
         _wait_for_journal(journals / "writer-0.jsonl")
         deadline = time.monotonic() + settings.seconds
         next_kill = 2
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, settings.seconds / 5))
+        while (remaining := deadline - time.monotonic()) > 0:
+            time.sleep(min(remaining, settings.seconds / 5))
             if settings.kill and deadline - time.monotonic() > settings.seconds / 4:
                 victim = maintainers.pop(0)
                 victim.send_signal(signal.SIGKILL)
@@ -130,7 +130,7 @@ def _run_processes(url: str, journals: Path, settings: ConsistencyRun) -> None:
                 running.remove(("maintainer", victim))
                 maintainers.append(start("maintainer", next_kill, pace=pace))
                 next_kill += 1
-        # Writers first, so that the others see the end of what they wrote.
+        # Writers first, so that the other processes see the last writes.
         for role in ("writer", "reader", "follower", "maintainer"):
             for process in [p for r, p in running if r == role]:
                 if process.stdin is not None:
@@ -144,7 +144,7 @@ def _run_processes(url: str, journals: Path, settings: ConsistencyRun) -> None:
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Let go of a process, whatever it is doing."""
+    """Kill a process and close its input."""
     if process.poll() is None:
         process.kill()
     process.wait()
@@ -161,8 +161,8 @@ def _wait_for_journal(journal: Path) -> None:
 
 
 def check_journals(journals: Path, strategy: str = "IMB") -> Verdict:
-    """What the journals say, against the model."""
-    how = STRATEGIES[strategy.upper()]
+    """Check the journals against the model."""
+    strategy_type = STRATEGIES[strategy.upper()]
     verdict = Verdict()
     history = _read_history(journals)
     verdict.writes = len(history.positions)
@@ -170,9 +170,9 @@ def check_journals(journals: Path, strategy: str = "IMB") -> Verdict:
         role = journal.stem.partition("-")[0]
         lines = _read_lines(journal)
         if role == "reader":
-            (_check_scans if how.reads_live else _check_reader)(verdict, history, journal.stem, lines)
-        elif role == "follower" and not how.reads_live:
-            _check_follower(verdict, history, journal.stem, lines, is_complete=how.is_per_call)
+            (_check_scans if strategy_type.reads_live else _check_reader)(verdict, history, journal.stem, lines)
+        elif role == "follower" and not strategy_type.reads_live:
+            _check_follower(verdict, history, journal.stem, lines, is_complete=strategy_type.is_per_call)
     return verdict
 
 
@@ -183,7 +183,7 @@ class History:
     positions: Sequence[int]
     fingerprints: Mapping[str, Sequence[int]]
     accounts: Mapping[int, Sequence[tuple[int, tuple[Any, ...] | None]]]
-    """Every version of an account: the position from which on it is valid, and the row (None: there is none)."""
+    """Every version of an account: the position from which on it is valid, and the row (None: it does not exist)."""
 
     def index_at(self, cut: int) -> int:
         """The index of the last write call not after a cut."""
@@ -225,8 +225,8 @@ def _check_reader(verdict: Verdict, history: History, process_name: str, lines: 
             spans = line.get("spans", {})
             wrong = [
                 name
-                for name, seen in line["prints"].items()
-                if history.fingerprints[name][history.index_at(spans.get(name, (0, cut))[1])] != seen
+                for name, seen_print in line["prints"].items()
+                if history.fingerprints[name][history.index_at(spans.get(name, (0, cut))[1])] != seen_print
             ]
             if wrong:
                 verdict.failures.append(f"{where}: {', '.join(wrong)} differ from the tables at position {cut}")
@@ -234,8 +234,8 @@ def _check_reader(verdict: Verdict, history: History, process_name: str, lines: 
             continue
         low = max(0, history.index_at(line["asked"]))
         high = history.index_at(line["high"])
-        for name, seen in line["prints"].items():
-            if seen not in history.fingerprints[name][low : high + 1]:
+        for name, seen_print in line["prints"].items():
+            if seen_print not in history.fingerprints[name][low : high + 1]:
                 verdict.failures.append(
                     f"{where}: {name} is no state of positions {line['asked']} to {line['high']} of the tables"
                 )
@@ -249,15 +249,15 @@ def _check_scans(verdict: Verdict, history: History, process_name: str, lines: S
         if line["kind"] != "snapshot":
             continue
         low, high = line["spans"]["copy"]
-        seen = {row[0]: tuple(row) for row in line["copy"]}
+        seen_rows = {row[0]: tuple(row) for row in line["copy"]}
         for account, versions in history.accounts.items():
             valid = [
                 i
                 for i, (position, _) in enumerate(versions)
                 if position <= high and (i + 1 == len(versions) or versions[i + 1][0] > low)
             ]
-            found = [i for i in valid if versions[i][1] == seen.get(account)]
-            where = f"{process_name}, read {number}: account {account} is {seen.get(account)}"
+            found = [i for i in valid if versions[i][1] == seen_rows.get(account)]
+            where = f"{process_name}, read {number}: account {account} is {seen_rows.get(account)}"
             if not found:
                 verdict.failures.append(f"{where}, which it was not within positions {low} to {high}")
             elif found[-1] < newest.get(account, 0):
@@ -269,23 +269,23 @@ def _check_scans(verdict: Verdict, history: History, process_name: str, lines: S
 def _check_follower(
     verdict: Verdict, history: History, process_name: str, lines: Sequence[Mapping[str, Any]], is_complete: bool
 ) -> None:
-    at = 0
+    state_index = 0
     for number, line in enumerate(lines):
         verdict.check_counts["follow"] = verdict.check_counts.get("follow", 0) + 1
-        ((view, seen),) = line["prints"].items()
+        ((view, seen_print),) = line["prints"].items()
         states = history.fingerprints[view]
         end = history.index_at(line["position"]) + 1
-        place = next((i for i in range(at, end) if states[i] == seen), None)
-        if place is None:
+        match = next((i for i in range(state_index, end) if states[i] == seen_print), None)
+        if match is None:
             verdict.failures.append(
                 f"{process_name}, delta {number}: {view} is no state of the tables after the one before"
             )
             continue
-        skipped = {states[i] for i in range(at, place)} - {states[at], seen}
+        skipped = {states[i] for i in range(state_index, match)} - {states[state_index], seen_print}
         if is_complete and number and skipped:
             verdict.failures.append(f"{process_name}, delta {number}: {len(skipped)} states of {view} were left out")
-        at = place
-    if lines and states[at] != states[-1]:
+        state_index = match
+    if lines and states[state_index] != states[-1]:
         verdict.failures.append(f"{process_name}: the last state seen is not the last one there was")
 
 

@@ -1,7 +1,7 @@
-"""The processes of the consistency check. Each keeps a journal: one JSON line for everything it did or saw.
+"""The processes of the consistency check. Each keeps a journal: one JSON line for everything that it did or saw.
 
-    writer      {position, table, puts, deletes}                 every write call, with the position that it got
-    reader      {kind, asked, high | epoch, cut, spans, prints, total, copy}     every state it saw
+    writer      {position, table, puts, deletes}                 every write call, with its position
+    reader      {kind, asked, high | epoch, cut, spans, prints, total, copy}     every state that it saw
     follower    {position, prints}                               the state after every delta of a subscription
 
 Run as `python -m viewkeeper.verify.consistency_roles ROLE JOURNAL URL OPTIONS`, until the standard input ends.
@@ -30,7 +30,7 @@ WriteJournal = Callable[[dict[str, Any]], None]
 
 
 def run_writer(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
-    """Write calls at the asked rate."""
+    """Run write calls at the rate in the options."""
     pause = 1 / options["rate"]
     due = time.monotonic()
     for write in bank.writes(options["number"], options["seed"]):
@@ -43,7 +43,7 @@ def run_writer(db: Any, write_journal: WriteJournal, options: dict[str, Any]) ->
 
 
 def run_maintainer(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
-    """Continuous maintenance; with `standby`, several of these relieve each other."""
+    """Maintain continuously in standby mode, so that several of these processes relieve each other."""
     with db.maintain(standby=True, **options["pace"]) as running:
         write_journal({"kind": "started"})
         while not _is_input_closed() and running.running:
@@ -51,8 +51,8 @@ def run_maintainer(db: Any, write_journal: WriteJournal, options: dict[str, Any]
 
 
 def run_reader(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
-    """Reads at all levels, as fast as the asked rate allows."""
-    chance = random.Random(options["number"])
+    """Read at all levels, with the pause in the options."""
+    generator = random.Random(options["number"])
     newest = str(db.token())
     for kind in cycle(("snapshot", "after", "any", "snapshot", "latest")):
         if _is_input_closed():
@@ -65,22 +65,22 @@ def run_reader(db: Any, write_journal: WriteJournal, options: dict[str, Any]) ->
                     {"kind": kind, "epoch": s.epoch, "cut": s.token.position, "spans": spans, **_state_json(seen)}
                 )
         else:
-            name = chance.choice(sorted(bank.VIEWS))
-            asked = {"latest": db.token("accounts").position, "after": vk.Token.parse(newest).position}.get(kind, 0)
+            name = generator.choice(sorted(bank.VIEWS))
+            required = {"latest": db.token("accounts").position, "after": vk.Token.parse(newest).position}.get(kind, 0)
             level = vk.LATEST if kind == "latest" else vk.ANY
             try:
                 seen = {name: _row_tuples(db.read(name, level, after=newest if kind == "after" else None, timeout=120))}
             except Timeout:
                 if not options["patient"]:
                     raise
-                continue  # the maintainer was killed and the next has not taken over yet
-            write_journal({"kind": kind, "asked": asked, "high": db.token("accounts").position, **_state_json(seen)})
+                continue  # the maintainer was killed and the next one has not taken over yet
+            write_journal({"kind": kind, "asked": required, "high": db.token("accounts").position, **_state_json(seen)})
         newest = str(db.token())
         time.sleep(options["pause"])
 
 
 def run_follower(db: Any, write_journal: WriteJournal, options: dict[str, Any]) -> None:
-    """A subscription to one view, from its first rows on."""
+    """Subscribe to one view, from its first rows on."""
     view = options["view"]
     rows: dict[Any, int] = {}
     for delta in db.subscribe(view, timeout=None, progress=0.1):
@@ -105,7 +105,7 @@ def _state_json(views: dict[str, list[tuple[Any, ...]]]) -> dict[str, Any]:
 
 
 def _is_input_closed() -> bool:
-    """Whether the parent closed our standard input."""
+    """Whether the parent has closed the standard input."""
     ready, _, _ = select.select([sys.stdin], [], [], 0)
     return bool(ready)
 
@@ -121,9 +121,9 @@ ROLES = {"writer": run_writer, "maintainer": run_maintainer, "reader": run_reade
 
 def main(role: str, journal: str, url: str, options: str) -> None:
     mode = "r" if role in ("reader", "follower") else "w"
-    given = json.loads(options)
-    with vk.open(url, mode=mode, **given.get("open", {})) as db, _open_journal(journal) as say:
-        ROLES[role](db, say, given)
+    parsed = json.loads(options)
+    with vk.open(url, mode=mode, **parsed.get("open", {})) as db, _open_journal(journal) as write_journal:
+        ROLES[role](db, write_journal, parsed)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A yardstick's base tables as they should be, beside the store, so that views can be checked against recomputing.
+"""The reference model: a benchmark's base tables beside the store, so that views can be checked by recomputing them.
 
-The model is a plain DuckDB database that receives the same changes as the store. What is changed in a batch is the
-yardstick's own business; the random numbers come from one seed, so that a run can be repeated.
+The model is a plain DuckDB database that receives the same changes as the store. The benchmark decides what a batch
+changes; the random numbers come from one seed, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Change:
 
 
 def primary_keys(schemas: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The primary keys that CREATE TABLE statements name."""
+    """The primary keys in CREATE TABLE statements."""
     return {
         table: tuple(re.findall(r"\w+", re.findall(r"PRIMARY KEY \(([^)]*)\)", text)[0]))
         for table, text in schemas.items()
@@ -43,7 +43,7 @@ def primary_keys(schemas: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 class ReferenceModel:
-    """The base tables as they should be; every change goes through `apply`."""
+    """The expected base tables; every change goes through `apply`."""
 
     schemas: ClassVar[Mapping[str, str]]
     """CREATE TABLE statements by table name."""
@@ -59,7 +59,7 @@ class ReferenceModel:
         self.random = np.random.default_rng(seed)
 
     def batch(self) -> list[Change]:
-        """The next changes, in about the size that verifying wants; they are not applied yet."""
+        """The next changes, about as many as verification needs; they are not applied yet."""
         raise NotImplementedError
 
     def close(self) -> None:

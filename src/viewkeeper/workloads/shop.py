@@ -1,10 +1,10 @@
 """The demo's shop: three tables, three views over them, and a stream of ordinary changes.
 
-    items ───┬──▶ order_lines    a join: what was ordered, at the item's price of now
+    items ───┬──▶ order_lines    a join: the ordered items, at their current prices
     orders ──┼──▶ by_category    join and aggregate: orders, pieces and revenue
-    reviews ─┴──▶ ratings        join and aggregate: how an item is liked
+    reviews ─┴──▶ ratings        join and aggregate: the ratings of an item
 
-A change is one call of the public API, and it returns the line that says what happened.
+A change is one call of the public API, and returns the line that describes it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STOCK = {
 
 
 class Shop:
-    """What the shop knows of itself, so that its changes make sense; the database is never asked for it."""
+    """The shop's own record of items and orders, so that its changes make sense without reading the database."""
 
     def __init__(self, db: Any, seed: int = 7) -> None:
         self.db = db
@@ -54,7 +54,7 @@ class Shop:
         self.next_review = 1
 
     def open(self) -> None:
-        """The tables, with the items and some orders and reviews in them."""
+        """Create the tables and put the items and some orders and reviews."""
         for statement in TABLES:
             self.db.sql(statement)
         pairs = [(category, name) for category, names in _STOCK.items() for name in names]
@@ -72,7 +72,7 @@ class Shop:
         self.db.put("reviews", [self._review() for _ in range(40)])
 
     def change(self) -> str:
-        """One change, and the line that tells it."""
+        """Make one change and return the line that describes it."""
         kinds: list[Callable[[], str]] = [self._sell, self._rate, self._reprice, self._cancel]
         (kind,) = self.random.choices(kinds, weights=[50, 25, 15, 10])
         return kind()

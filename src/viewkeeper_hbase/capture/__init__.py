@@ -1,1 +1,1 @@
-"""What changed in HBase: time windows of raw scans, and the change log made of them."""
+"""Change capture for HBase: time windows of raw scans, and the change log derived from them."""

@@ -1,7 +1,7 @@
-"""What happened to a database in HBase, as far as that is known: there is no log of ours.
+"""The change log of a database in HBase. It stores no log of its own: changes are derived from cell times.
 
-Positions are times of HBase's clock, in milliseconds. What was written to a base table is found in windows of time or
-pushed (`feed`); what batches did to a view is in its cells' times, or in files of deltas (`history`).
+Positions are times of HBase's clock, in milliseconds. Changes of a base table are found in time windows or pushed
+by HBase (`feed`). What batches did to a view is read from its cells' times, or from delta files (`view_history`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from viewkeeper_hbase.push.attachment import PushAttachment, describe_capture
 
 
 class HBaseChangeLog(FeedPart):
-    """What waits, and what has been."""
+    """Pending changes, changes between two positions, and the deltas of past batches."""
 
     def __init__(
         self, handle: HBaseHandle, capture: ChangeCapture, push_attachment: PushAttachment, commits: HBaseCommits
@@ -82,7 +82,7 @@ class HBaseChangeLog(FeedPart):
         return self._history.logged_table(table)
 
     def truncate(self, up_to: int) -> None:
-        """HBase forgets old versions by itself; what it pushed, and files of deltas, are forgotten here."""
+        """Drop pushed changes and delta files up to a position; HBase drops old cell versions itself."""
         self._handle.require_writable()
         self._commits.forget_deltas(up_to)
         self._push_attachment.truncate(up_to)

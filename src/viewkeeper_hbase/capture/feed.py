@@ -1,11 +1,11 @@
-"""The change feed: what was written between two times, and the rows as they were then.
+"""Change capture: the keys of rows written between two times, and the rows as of a cut.
 
-Positions are HBase's clock. A row's state at a cut is read from cells up to the cut's time, where the table keeps
-versions and deleted cells; a table of others that does not is read as it is. Then a row may be newer than the cut, and
-is found again by the next window.
+Positions are times of HBase's clock. A row's state at a cut is read from cells up to the cut's time, if the table
+keeps versions and deleted cells. A mapped table that keeps neither is read in its current state; then a row may
+be newer than the cut, and the next window finds it again.
 
-Which rows were written is found by scanning time windows (`windows`), or is pushed by HBase (`push`). While it is known
-that all has come, what was pushed is all there is to read. While it is not, a window is scanned as well.
+The written rows are found by scanning time windows (`time_windows`), or HBase pushes their keys (`push`). While
+push is known to be complete, only pushed keys are read. Otherwise a window is scanned as well.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from viewkeeper_hbase.thrift.client import HBaseClient
 from viewkeeper_hbase.thrift.request_encoder import TimeRange
 
 RESCAN_AFTER = 600.0
-"""Seconds. After a longer pause, a table that does not keep deleted cells is compared with its image row by row."""
+"""Seconds. After a longer pause, a table that does not keep deleted cells is compared row by row with its table
+image."""
 
 _CLOCK_TICK = 0.0015
-"""Seconds after which HBase's clock has moved on by a millisecond."""
+"""Seconds after which HBase's clock has advanced by at least a millisecond."""
 
 
 class ChangeCapture:
-    """Reads what writers did. `overlap` in milliseconds."""
+    """Finds and reads the changes of base tables. `overlap` is in milliseconds."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class ChangeCapture:
     ) -> None:
         self._url = url
         self.parallel_map: ParallelMap | None = None
-        """By whom the reads of capture are done; None: here."""
+        """Runs the reads of capture as tasks in other processes; None reads in this process."""
         self._client, self._meta_table, self._state_cache = client, meta_table, state_cache
         self._layouts, self._reader, self._overlap = layouts, reader, overlap
         self._rejected_rows = RejectedRows(meta_table)
@@ -69,14 +70,16 @@ class ChangeCapture:
         self.arrivals = Arrivals()
 
     def head(self) -> int:
-        """HBase's clock: every write call that has ended has a position up to it. Who pushes tells it for nothing."""
-        told = self.arrivals.clock()
-        self._head = max(self._head, self._meta_table.read_clock() if told is None else told)
+        """Return HBase's clock: every completed write call has a position up to it. Connected region servers report
+        the clock with their WAL lengths, so with push no counter of the meta table is incremented."""
+        clock = self.arrivals.clock()
+        self._head = max(self._head, self._meta_table.read_clock() if clock is None else clock)
         return self._head
 
     def after_write(self) -> int:
-        """The position of a write call that has just ended. HBase's clock then shows a later millisecond, so whoever
-        writes next, here or elsewhere, is not hidden by a delete of this call, nor mixed with its rows."""
+        """Return the position of a write call that has just ended. On return HBase's clock shows a later
+        millisecond, so the next write of any process is neither hidden by a delete of this call nor mixed with
+        its rows."""
         ended = time.monotonic()
         position = self.head()
         time.sleep(max(0.0, _CLOCK_TICK - (time.monotonic() - ended)))
@@ -85,62 +88,65 @@ class ChangeCapture:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def changes(self, table: Table, columns: list[str], after: int, up_to: int) -> pa.Table:
-        """The difference of two states, while HBase has the versions of both; what came late is not in it."""
+        """Return the difference of two states, while HBase has the versions of both. It lacks late writes."""
         layout = self._base_layout(table)
         keys = self._scan_window(layout, after, up_to).cells_between(after, up_to).keys
         before = self._reader.read_rows(layout, keys, columns, (0, after + 1)).rows
-        now = self._reader.read_rows(layout, keys, columns, (0, up_to + 1)).rows
-        return pa.concat_tables([with_weight(before, -1), with_weight(now, 1)]).combine_chunks()
+        current = self._reader.read_rows(layout, keys, columns, (0, up_to + 1)).rows
+        return pa.concat_tables([with_weight(before, -1), with_weight(current, 1)]).combine_chunks()
 
     def changed_keys(
         self, table: Table, columns: list[str], after: int, up_to: int, capture_mark: CaptureMark | None
     ) -> tuple[ChangedKeys, HBaseCaptureMark]:
         layout = self._base_layout(table)
-        exact = self._layouts.has_past_versions(layout)
-        span = (0, up_to + 1) if exact else None
-        told = capture_mark if isinstance(capture_mark, HBaseCaptureMark) else None
-        came = self.arrivals.take(layout, told, after, up_to, exact, self._head)
-        if came.has_gap or not (exact or came.is_complete or up_to - after <= 1000 * RESCAN_AFTER):
+        has_past = self._layouts.has_past_versions(layout)
+        time_range = (0, up_to + 1) if has_past else None
+        mark = capture_mark if isinstance(capture_mark, HBaseCaptureMark) else None
+        arrived = self.arrivals.take(layout, mark, after, up_to, has_past, self._head)
+        if arrived.has_gap or not (has_past or arrived.is_complete or up_to - after <= 1000 * RESCAN_AFTER):
             self._scan_statistics.pop(layout.name, None)
             low = up_to - self._overlap
-            look = (
+            scan = (
                 time_windows.concat_scans(up_to, up_to, [])
-                if came.is_complete
+                if arrived.is_complete
                 else self._scan_window(layout, low, up_to)
             )
-            noted = look.mark_at(max(low, look.after), up_to)  # before rows are read
-            return ChangedKeys(None, self._scan_table(layout, columns, span, pushed_comparisons(table))), replace(
-                noted, push=came.push_mark
+            new_mark = scan.mark_at(max(low, scan.after), up_to)  # the mark is taken before rows are read
+            return ChangedKeys(None, self._scan_table(layout, columns, time_range, pushed_comparisons(table))), replace(
+                new_mark, push=arrived.push_mark
             )
-        keys, noted = came.keys, HBaseCaptureMark(up_to, "")
-        if not came.is_complete:
-            found, noted = self._window_keys(layout, after, up_to, told)
+        keys, new_mark = arrived.keys, HBaseCaptureMark(up_to, "")
+        if not arrived.is_complete:
+            found, new_mark = self._window_keys(layout, after, up_to, mark)
             keys = pa.concat_arrays([keys, found]).unique() if len(keys) else found
-        rows = self._read_rows(layout, keys, columns, span, after)
-        key_columns, bad = layout.row_key_encoding.decode(keys)
+        rows = self._read_rows(layout, keys, columns, time_range, after)
+        key_columns, malformed = layout.row_key_encoding.decode(keys)
         self._rejected_rows.record(table, keys, rows.rejected)
-        changed = ChangedKeys(key_columns if not bad.any() else key_columns.filter(pa.array(~bad)), rows.rows)
-        return changed, replace(noted, push=came.push_mark)
+        changed = ChangedKeys(
+            key_columns if not malformed.any() else key_columns.filter(pa.array(~malformed)), rows.rows
+        )
+        return changed, replace(new_mark, push=arrived.push_mark)
 
     def _window_keys(
         self, layout: Layout, after: int, up_to: int, capture_mark: HBaseCaptureMark | None
     ) -> tuple[pa.Array, HBaseCaptureMark]:
-        """The keys of rows that a window shows to be written, and what is seen of its last seconds."""
+        """Return the keys of rows that a window shows to be written, and the capture mark of its last seconds."""
         low = min(up_to, after - self._overlap if capture_mark is None else capture_mark.low)
-        # Usually `pending` has just looked. What has become visible since then is late, and found by the next window.
-        look = self._window_scans.pop(layout.table.id, None)
-        if look is None or not look.covers(low, up_to):
-            look = self._scan_window(layout, low, up_to)
-        early, late = look.cells_between(low, after), look.cells_between(after, up_to)
+        # Usually `pending` has just scanned this window. What became visible after that scan is a late write for the
+        # next window.
+        scan = self._window_scans.pop(layout.table.id, None)
+        if scan is None or not scan.covers(low, up_to):
+            scan = self._scan_window(layout, low, up_to)
+        overlap, window = scan.cells_between(low, after), scan.cells_between(after, up_to)
         keys = time_windows.union_keys(
-            early.without_seen(capture_mark.cells or NO_CELLS) if capture_mark is not None else early, late
+            overlap.without_seen(capture_mark.cells or NO_CELLS) if capture_mark is not None else overlap, window
         )
-        return keys, look.mark_at(max(low, up_to - self._overlap), up_to)
+        return keys, scan.mark_at(max(low, up_to - self._overlap), up_to)
 
     def scan_at(
         self, table: Table, columns: list[str], cut: int, start: bytes | None, stop: bytes | None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a range of row keys at a cut, with weights."""
+        """Yield the rows of a range of row keys at a cut, with weights."""
         layout = self._layouts.layout_of(table)
         span: TimeRange | None = (0, cut + 1) if self._layouts.has_past_versions(layout) else None
         for found in self._reader.scan_row_keys(layout, columns, span, start, stop, where=pushed_comparisons(table)):
@@ -150,7 +156,7 @@ class ChangeCapture:
                 yield from with_weight(found.rows, 1).to_batches()
 
     def find_at(self, table: Table, keys: pa.Table, columns: list[str], cut: int) -> pa.Table:
-        """The rows of these keys at a cut, as `at` gives them."""
+        """Return the rows of these keys at a cut."""
         layout = self._layouts.layout_of(table)
         names = layout.encode_row_keys(convert_rows(table, keys, [c.name for c in table.key_columns]))
         span: TimeRange | None = (0, cut + 1) if self._layouts.has_past_versions(layout) else None
@@ -165,63 +171,63 @@ class ChangeCapture:
         return pa.concat_tables([schema.empty_table(), *(part.rows for part in parts)]).combine_chunks()
 
     def scan_since(self, layout: Layout, cut: int, start: bytes, stop: bytes) -> WindowScan:
-        """What was written to a range of row keys after a cut."""
+        """Scan a range of row keys for cells written after a cut."""
         found = read_if_exists(
             layout, lambda: time_windows.scan_window(self._client, layout, cut, self.head(), start=start, stop=stop)
         )
         return found or time_windows.concat_scans(cut, cut, [])
 
-    # -- what waits ---------------------------------------------------------------------------------------------------
+    # -- pending changes ----------------------------------------------------------------------------------------------
 
     def pending(self, after: int, tables: Sequence[int], head: int | None = None) -> PendingChanges:
-        told = self._published_marks(after)
+        marks = self._published_marks(after)
         now = self.head() if head is None else head
         self.arrivals.check_completeness(now)
         rows = calls = 0
         first: int | None = None
         last: int | None = None
-        unsure: list[tuple[Layout, HBaseCaptureMark]] = []
+        incomplete: list[tuple[Layout, HBaseCaptureMark]] = []
         for table in self._tables_by_id(tables):
             layout = self._layouts.layout_of(table)
-            seen = told.get(table.id)
-            waits = self.arrivals.pending(layout, seen if isinstance(seen, HBaseCaptureMark) else None, after, now)
-            if len(waits.positions):
-                rows, calls = rows + len(waits.first_positions), calls + len(np.unique(waits.positions))
-                low, high = int(waits.positions.min()), int(waits.positions.max())
+            mark = marks.get(table.id)
+            pushed = self.arrivals.pending(layout, mark if isinstance(mark, HBaseCaptureMark) else None, after, now)
+            if len(pushed.positions):
+                rows, calls = rows + len(pushed.first_positions), calls + len(np.unique(pushed.positions))
+                low, high = int(pushed.positions.min()), int(pushed.positions.max())
                 first, last = low if first is None else min(first, low), max(last or 0, high)
-            if not waits.is_complete:
-                unsure.append((layout, seen if isinstance(seen, HBaseCaptureMark) else HBaseCaptureMark(after, "")))
-        looks = self._scan_windows([(layout, noted.low, now) for layout, noted in unsure])
-        for (layout, noted), look in zip(unsure, looks, strict=True):
-            self._window_scans[layout.table.id] = look
-            early, late = look.cells_between(noted.low, after), look.cells_between(after, now)
-            if early.digest() != noted.digest:
-                # Something became visible late: no batch up to this cut has it.
+            if not pushed.is_complete:
+                incomplete.append((layout, mark if isinstance(mark, HBaseCaptureMark) else HBaseCaptureMark(after, "")))
+        scans = self._scan_windows([(layout, overlap_mark.low, now) for layout, overlap_mark in incomplete])
+        for (layout, overlap_mark), scan in zip(incomplete, scans, strict=True):
+            self._window_scans[layout.table.id] = scan
+            overlap, window = scan.cells_between(overlap_mark.low, after), scan.cells_between(after, now)
+            if overlap.digest() != overlap_mark.digest:
+                # Cells became visible late: no batch up to this cut contains them.
                 rows, calls, last = rows + 1, calls + 1, max(last or 0, after + 1)
                 first = after + 1
-            if len(late):
-                rows, calls = rows + len(late), calls + len(np.unique(late.newest))
-                oldest, newest = int(late.oldest.min()), int(late.newest.max())
+            if len(window):
+                rows, calls = rows + len(window), calls + len(np.unique(window.newest))
+                oldest, newest = int(window.oldest.min()), int(window.newest.max())
                 first = oldest if first is None else min(first, oldest)
                 last = max(last or 0, newest)
         return PendingChanges(calls, rows, None if first is None else first / 1000, first, last)
 
     def cut_after(self, after: int, tables: Sequence[int], rows: int) -> int:
-        told, now = self._published_marks(after), self.head()
+        marks, now = self._published_marks(after), self.head()
         self.arrivals.check_completeness(now)
-        found = []
+        positions = []
         for table in self._tables_by_id(tables):
             layout = self._layouts.layout_of(table)
-            seen = told.get(table.id)
-            waits = self.arrivals.pending(layout, seen if isinstance(seen, HBaseCaptureMark) else None, after, now)
-            found.append(waits.first_positions)
-            if not waits.is_complete:
-                found.append(self._scan_window(layout, after, now).cells_between(after, now).oldest)
-        times = np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
+            mark = marks.get(table.id)
+            pushed = self.arrivals.pending(layout, mark if isinstance(mark, HBaseCaptureMark) else None, after, now)
+            positions.append(pushed.first_positions)
+            if not pushed.is_complete:
+                positions.append(self._scan_window(layout, after, now).cells_between(after, now).oldest)
+        times = np.sort(np.concatenate(positions)) if positions else np.empty(0, np.int64)
         return now if len(times) <= rows else int(times[max(rows, 1) - 1])
 
     def _published_marks(self, after: int) -> Mapping[int, CaptureMark]:
-        """What the batch with this cut had seen of its tables; nothing if it is not the last one."""
+        """Return the capture marks of the published batch if its cut is `after`, else none."""
         published = self._state_cache.cached_batch
         if published is None or published.batch.cut != after:
             published = self._state_cache.published_batch()
@@ -230,29 +236,30 @@ class ChangeCapture:
     # -- the overlap --------------------------------------------------------------------------------------------------
 
     def capture_mark(self, table: Table, cut: int, expected: CaptureMark | None) -> HBaseCaptureMark | None:
-        """What can be seen now of the last seconds before a cut; None if other cells were `seen` there.
+        """Return the capture mark of the last seconds before a cut; None if it differs from `expected`.
 
-        Once the overlap is over, what turns up there is too late to be found: nobody looks at these seconds again. A
-        view that is loaded just after its tables thus does not read what was loaded last once more in its first batch.
+        After the overlap has passed, the mark is that of the cut itself: cells that turn up there later are too
+        late to be captured, and no window includes these seconds again. So the first batch of a view that is
+        loaded just after its tables does not read the last loaded rows a second time.
         """
-        told = expected if isinstance(expected, HBaseCaptureMark) else None
+        expected_mark = expected if isinstance(expected, HBaseCaptureMark) else None
         layout = self._layouts.layout_of(table)
         now = self.head()
         self.arrivals.check_completeness(now)
-        came = self.arrivals.check_load(layout, told, cut, self._layouts.has_past_versions(layout), now)
-        if came.has_gap:
+        arrived = self.arrivals.check_load(layout, expected_mark, cut, self._layouts.has_past_versions(layout), now)
+        if arrived.has_gap:
             return None
-        if came.is_complete:
-            return HBaseCaptureMark(cut, "", push=came.push_mark)
-        low = told.low if told is not None else cut - self._overlap
-        look = self._scan_window(layout, low, cut)
-        noted = look.mark_at(low, cut)
-        if told is not None and noted.digest != told.digest:
+        if arrived.is_complete:
+            return HBaseCaptureMark(cut, "", push=arrived.push_mark)
+        low = expected_mark.low if expected_mark is not None else cut - self._overlap
+        scan = self._scan_window(layout, low, cut)
+        mark = scan.mark_at(low, cut)
+        if expected_mark is not None and mark.digest != expected_mark.digest:
             return None
-        return replace(look.mark_at(cut, cut) if now - cut >= self._overlap else noted, push=came.push_mark)
+        return replace(scan.mark_at(cut, cut) if now - cut >= self._overlap else mark, push=arrived.push_mark)
 
     def has_moved(self, table: Table, cut: int) -> bool:
-        """Whether a table that is read as it is was written after a cut."""
+        """Return whether a table without past versions was written after a cut."""
         layout = self._layouts.layout_of(table)
         if self._layouts.has_past_versions(layout):
             return False
@@ -263,29 +270,29 @@ class ChangeCapture:
         return self._scan_windows([(layout, after, up_to)])[0]
 
     def _scan_windows(self, requests: Sequence[region_scan.WindowRequest]) -> list[WindowScan]:
-        """The windows of several tables; where work is spread, as one."""
+        """Scan the windows of several tables; with `parallel_map`, as one set of tasks."""
         if self.parallel_map is not None:
             return region_scan.scan_windows(self.parallel_map, self._url, self._client, requests)
         return [
-            read_if_exists(layout, partial(time_windows.scan_window, self._client, layout, after, upto))
-            or time_windows.concat_scans(after, upto, [])
-            for layout, after, upto in requests
+            read_if_exists(layout, partial(time_windows.scan_window, self._client, layout, after, window_end))
+            or time_windows.concat_scans(after, window_end, [])
+            for layout, after, window_end in requests
         ]
 
     def _read_rows(
         self, layout: Layout, keys: pa.Array, columns: list[str], span: TimeRange | None, after: int
     ) -> DecodedRows:
         if self.parallel_map is None or not len(keys):
-            tried = self._scan_statistics.setdefault(layout.name, ScanStatistics())
-            return read_changed_rows(self._client, layout, keys, columns, span, tried, after)
+            statistics = self._scan_statistics.setdefault(layout.name, ScanStatistics())
+            return read_changed_rows(self._client, layout, keys, columns, span, statistics, after)
         return region_scan.read_rows_by_region(self.parallel_map, self._url, self._client, layout, keys, columns, span)
 
     def _tables_by_id(self, ids: Sequence[int]) -> list[Table]:
-        wanted = set(ids)
-        catalog = self._state_cache.cached_catalog  # where who asks usually has the numbers from
-        if not wanted <= catalog.tables_by_id.keys():
+        id_set = set(ids)
+        catalog = self._state_cache.cached_catalog  # the caller usually has the ids from this catalog
+        if not id_set <= catalog.tables_by_id.keys():
             catalog = self._state_cache.catalog()
-        return [t for t in catalog.tables if t.id in wanted]
+        return [t for t in catalog.tables if t.id in id_set]
 
     def _base_layout(self, table: Table) -> Layout:
         if table.is_view:

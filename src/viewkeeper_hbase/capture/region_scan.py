@@ -1,8 +1,8 @@
-"""Capture region by region: the reads of a window as pieces of work that other processes can do.
+"""Parallel capture: the scans of a window and the reads of changed rows, in one piece of work per region.
 
-A piece is a range of row keys, cut where the regions lay when it was made; it does not name a region. So one that
-splits or moves while its piece is read changes nothing: the scan goes on behind the last row seen (`scanning`), and no
-key is in two pieces or in none.
+A piece is a range of row keys, cut at the region boundaries of the moment; it does not name a region. So a region
+that splits or moves while its piece is read changes nothing: the scanner resumes behind the last row that it
+returned (`thrift.scan`), and every key is in exactly one piece.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from viewkeeper_hbase.thrift.task_clients import worker_client
 from viewkeeper_hbase.url import parse_url
 
 WindowRequest = tuple[Layout, int, int]
-"""A window of a table: after which position, and up to which."""
+"""A time window of a table: layout, start position (exclusive), end position (inclusive)."""
 
 
 @dataclass(frozen=True)
 class WindowPiece:
-    """A window of one range of row keys."""
+    """The time window of one range of row keys."""
 
     url: str
     table: Table
@@ -47,7 +47,7 @@ class WindowPiece:
 
 @dataclass(frozen=True)
 class RowsPiece:
-    """Some row keys of one range, and what to read of their rows."""
+    """Row keys of one region's range, and what to read of their rows."""
 
     url: str
     table: Table
@@ -59,17 +59,18 @@ class RowsPiece:
 def scan_windows(
     parallel_map: ParallelMap, url: str, client: HBaseClient, requests: Sequence[WindowRequest]
 ) -> list[WindowScan]:
-    """`windows.look` of several tables as one piece of work, each region by itself. A table that is away has none."""
+    """Call `time_windows.scan_window` for several tables, with one task per region of each. A table that does not
+    exist has none."""
     pieces: list[WindowPiece] = []
     counts = []
-    for layout, after, upto in requests:
+    for layout, after, up_to in requests:
         regions = read_if_exists(layout, partial(client.admin.list_regions, layout.name)) or []
         edges = [*(region.start for region in regions), b""]
-        pieces += [WindowPiece(url, layout.table, after, upto, a, b) for a, b in pairwise(edges)]
+        pieces += [WindowPiece(url, layout.table, after, up_to, a, b) for a, b in pairwise(edges)]
         counts.append(len(regions))
-    found = iter(parallel_map(_scan_piece, pieces))
+    scans = iter(parallel_map(_scan_piece, pieces))
     return [
-        time_windows.concat_scans(a, b, list(islice(found, n))) for (_, a, b), n in zip(requests, counts, strict=True)
+        time_windows.concat_scans(a, b, list(islice(scans, n))) for (_, a, b), n in zip(requests, counts, strict=True)
     ]
 
 
@@ -82,7 +83,7 @@ def read_rows_by_region(
     columns: Sequence[str],
     span: TimeRange | None,
 ) -> DecodedRows:
-    """`nearby.rows_of`, each region by itself."""
+    """Call `close_scan.read_changed_rows` with one task per region."""
     starts = [region.start for region in client.admin.list_regions(layout.name)]
     ordered = keys.sort()
     edges = [0, *(bisect_left(ordered, start, key=lambda key: key.as_py()) for start in starts[1:]), len(ordered)]

@@ -1,16 +1,17 @@
-"""What was written in a time window: raw scans, which show old versions and delete markers too.
+"""Time windows: raw scans for the cells written between two times, with old versions and delete markers.
 
-A cell's time is taken before the cell can be seen, so a cell may turn up in a window that was read already. Therefore:
+HBase assigns a cell's time before the cell becomes visible, so a cell may turn up in a window that was already
+scanned. Therefore:
 
-    a window overlaps the one before      what becomes visible late, but within the overlap, is found by the next one
-    known cells are no change             `Noted` is which cells of the overlap were there last time
-    others can tell, too                  a digest of the overlap's cells is published with the batch: if it differs
-                                          now, something came late, and waits
+    overlap          a window overlaps the previous one: it finds cells that became visible late, within the overlap
+    known cells      `HBaseCaptureMark.cells` are the cells seen in the overlap last time; they are no changes
+    digest           a digest of the overlap's cells is published with the batch, so that other processes can check:
+                     a different digest means that a cell became visible late and is pending
 
-It is the caller's: a batch's is what it publishes, and a CREATE that reads the same seconds a moment later, when more
-may be visible, does not touch it.
+The caller keeps the mark: a batch publishes its own. A CREATE that scans the same seconds a moment later, when
+more cells may be visible, does not change the batch's mark.
 
-What comes later than the overlap, or with an older time of its writer's own choosing, is found by an audit only.
+Cells that become visible after the overlap, or that their writer gave an older time, are found only by an audit.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from viewkeeper_hbase.push.spool import PushMark
 from viewkeeper_hbase.thrift.client import HBaseClient
 
 OVERLAP = 5.0
-"""Seconds."""
+"""Default overlap of two windows, in seconds."""
 
 Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class WindowCells:
-    """The cells of a window, by row key (ascending): how many there are, their oldest and newest time."""
+    """The cells of a window by row key, ascending: their number, and their oldest and newest times."""
 
     keys: pa.Array
     counts: Times
@@ -49,7 +50,7 @@ class WindowCells:
         return len(self.keys)
 
     def digest(self) -> str:
-        """The same for the same cells; empty for none."""
+        """Return a checksum of the cells; empty if there are none."""
         if not len(self):
             return ""
         lengths = np.asarray(pc.binary_length(self.keys))
@@ -61,12 +62,14 @@ class WindowCells:
         return f"{len(self)}:{crc:08x}"
 
     def without_seen(self, previous: WindowCells) -> WindowCells:
-        """The rows that have other cells than they had when `known` was seen."""
+        """Return the rows whose cells differ from those in `previous`."""
         if not len(previous) or not len(self):
             return self
-        place = pc.index_in(self.keys, value_set=previous.keys)
-        at = np.asarray(pc.fill_null(place, -1)).astype(np.int64)
-        same = (at >= 0) & (self.counts == previous.counts[at]) & (self.newest == previous.newest[at])
+        indices = pc.index_in(self.keys, value_set=previous.keys)
+        positions = np.asarray(pc.fill_null(indices, -1)).astype(np.int64)
+        same = (
+            (positions >= 0) & (self.counts == previous.counts[positions]) & (self.newest == previous.newest[positions])
+        )
         return self.filter(~same)
 
     def filter(self, which: npt.NDArray[np.bool_]) -> WindowCells:
@@ -80,32 +83,33 @@ NO_CELLS = WindowCells(pa.array([], pa.binary()), *(np.empty(0, np.int64),) * 3)
 
 @dataclass(frozen=True)
 class HBaseCaptureMark(CaptureMark):
-    """What was seen of a table's last seconds before a cut: the time after which to look again, a digest of the cells
-    from there up to the cut, and the cells, which are not published: in the process that saw them only."""
+    """The capture mark of a table at a cut: `low` is the time after which to scan again, `digest` that of the cells
+    from `low` to the cut. `cells` are these cells; they are not published and exist only in the process that
+    scanned them."""
 
     low: int
     digest: str
     cells: WindowCells | None = field(default=None, compare=False, repr=False)
     push: PushMark | None = None
-    """Up to where what HBase pushes of the table was taken."""
+    """How far the rows that HBase pushed of the table were read."""
 
 
 @dataclass(frozen=True)
 class WindowScan:
-    """All cells of one table with times in (after, upto], as one raw scan saw them."""
+    """All cells of one table with times in (after, up_to], from one raw scan."""
 
     after: int
     up_to: int
     keys: pa.Array
     row: Times
-    """For each cell, its row; ascending."""
+    """For each cell, the index of its row in `keys`; ascending."""
     time: Times
 
     def covers(self, after: int, up_to: int) -> bool:
         return self.after <= after and up_to <= self.up_to
 
     def cells_between(self, after: int, up_to: int) -> WindowCells:
-        """Those of the cells with times in (after, upto], by row."""
+        """Return the cells with times in (after, up_to], by row."""
         which = (self.time > after) & (self.time <= up_to)
         times, row = self.time[which], self.row[which]
         if not len(row):
@@ -116,31 +120,33 @@ class WindowScan:
         return WindowCells(keys, counts, np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts))
 
     def mark_at(self, low: int, cut: int) -> HBaseCaptureMark:
-        sight = self.cells_between(low, cut)
-        return HBaseCaptureMark(low, sight.digest(), sight)
+        cells = self.cells_between(low, cut)
+        return HBaseCaptureMark(low, cells.digest(), cells)
 
 
 def scan_window(
     client: HBaseClient, layout: Layout, after: int, up_to: int, *, start: bytes = b"", stop: bytes = b""
 ) -> WindowScan:
-    """Scan a table, or a range of its row keys, for the cells with times in (after, upto]."""
+    """Scan a table, or a range of its row keys, for the cells with times in (after, up_to]."""
     span = (max(after, -1) + 1, up_to + 1)
-    found = client.scan_changed(layout.name, span, start=start, stop=stop, families=layout.families)
-    return concat_scans(after, up_to, [WindowScan(after, up_to, cells.keys, cells.row, cells.time) for cells in found])
+    replies = client.scan_changed(layout.name, span, start=start, stop=stop, families=layout.families)
+    return concat_scans(
+        after, up_to, [WindowScan(after, up_to, cells.keys, cells.row, cells.time) for cells in replies]
+    )
 
 
 def concat_scans(after: int, up_to: int, scans: Sequence[WindowScan]) -> WindowScan:
-    """The looks at one range of row keys after another, as one."""
+    """Concatenate scans of consecutive row key ranges."""
     if not scans:
         return WindowScan(after, up_to, NO_CELLS.keys, NO_CELLS.counts, NO_CELLS.counts)
-    before = np.cumsum([0, *(len(one.keys) for one in scans)])
-    rows = [one.row + seen for one, seen in zip(scans, before, strict=False)]
-    keys = pa.concat_arrays([one.keys for one in scans])
-    return WindowScan(after, up_to, keys, np.concatenate(rows), np.concatenate([one.time for one in scans]))
+    offsets = np.cumsum([0, *(len(scan.keys) for scan in scans)])
+    rows = [scan.row + offset for scan, offset in zip(scans, offsets, strict=False)]
+    keys = pa.concat_arrays([scan.keys for scan in scans])
+    return WindowScan(after, up_to, keys, np.concatenate(rows), np.concatenate([scan.time for scan in scans]))
 
 
 def union_keys(first: WindowCells, second: WindowCells) -> pa.Array:
-    """The row keys of either, each once."""
+    """Return the distinct row keys of both."""
     if not len(first) or not len(second):
         return second.keys if not len(first) else first.keys
     return pa.concat_arrays([first.keys, second.keys]).unique()

@@ -1,11 +1,12 @@
-"""What earlier batches did to a view: its cells have batch numbers as times, so the table itself is the log.
+"""Deltas of past batches. The time of a view's cells is the batch number, so a stored view is its own log.
 
-The rows that batch n changed are those with a cell or a delete marker of time n; its delta is their state at n less
-that at n − 1. That goes back as far as views keep versions. A view that is not stored has files of deltas instead
-(`redo.streams`), and a base table has what a view says that is just its rows.
+The rows that batch n changed are those with a cell or a delete marker of time n; the batch's delta is their state
+at n minus their state at n − 1. It is readable as far back as views keep versions. A view that is not stored has
+delta files instead (`viewkeeper.store.redo.delta_files`). The changes of a base table are those of a view that
+copies it.
 
-A batch's *position* is a time after its publication began, so that a delta's position is after those of the writes it
-stems from, and positions of one database always rise.
+A batch's *position* is a time after its publication began. So a delta's position is after those of the writes
+from which it follows, and the positions of one database always increase.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from viewkeeper_hbase.thrift.client import HBaseClient
 
 
 class ViewHistory:
-    """The deltas of views, batch by batch."""
+    """Reads the deltas of views, batch by batch."""
 
     def __init__(
         self,
@@ -44,7 +45,8 @@ class ViewHistory:
         self._directory = directory
 
     def logged_table(self, table: Table) -> Table:
-        """The view that says what happened to a table: one that is just its rows."""
+        """Return the view whose deltas are the changes of `table`: the view itself, or a view that copies the base
+        table."""
         return table if table.is_view else self._copy_view(table).table
 
     def _copy_view(self, table: Table) -> View:
@@ -59,7 +61,7 @@ class ViewHistory:
         )
 
     def settled_position(self, table: Table) -> int:
-        """The position of the published batch."""
+        """Return the position of the published batch."""
         self.logged_table(table)
         published = self._state_cache.published_batch()
         return 0 if published is None else published.readable_batches[-1].position
@@ -67,15 +69,16 @@ class ViewHistory:
     def entries(
         self, table: Table, columns: list[str], after: int, up_to: int
     ) -> Iterator[tuple[int, float, pa.Table]]:
-        """Position, time and delta of each batch with a position in (after, upto] that changed the table or view."""
+        """Yield position, time and delta of each batch with a position in (after, up_to] that changed the table or
+        view."""
         if table.is_view:
             return self._entries(table, columns, after, up_to)
         view = self._copy_view(table)
         if after < view.complete_since:
             raise _forgotten_error(table, after)
-        shown = [c.name for c in table.columns]
-        found = self._entries(view.table, shown, after, up_to)
-        return ((position, when, _add_dropped_columns(table, columns, delta)) for position, when, delta in found)
+        visible = [c.name for c in table.columns]
+        found = self._entries(view.table, visible, after, up_to)
+        return ((position, time, _add_dropped_columns(table, columns, delta)) for position, time, delta in found)
 
     def _entries(
         self, table: Table, columns: list[str], after: int, up_to: int
@@ -86,40 +89,42 @@ class ViewHistory:
         if not table.is_stored:
             if after < published.delta_files.forgotten_position:
                 raise _forgotten_error(table, after)
-            for one in published.delta_files.for_table(table.id, after, up_to):
+            for file in published.delta_files.for_table(table.id, after, up_to):
                 yield (
-                    one.position,
-                    one.time,
-                    delta_files.read_delta_file(self._directory, one).select([*columns, WEIGHT]),
+                    file.position,
+                    file.time,
+                    delta_files.read_delta_file(self._directory, file).select([*columns, WEIGHT]),
                 )
             return
         oldest = published.readable_batches[0]
         if oldest.number > 1 and after < oldest.position:
             raise _forgotten_error(table, after)
-        wanted = [past for past in published.readable_batches if after < past.position <= up_to]
-        if not wanted:
+        batches = [past for past in published.readable_batches if after < past.position <= up_to]
+        if not batches:
             return
         layout = self._layouts.layout_of(table)
-        first, last = wanted[0].number, wanted[-1].number
-        own = {"start": table.key_prefix, "stop": successor(table.key_prefix) or b""} if table.key_prefix else {}
-        look = read_if_exists(layout, lambda: time_windows.scan_window(self._client, layout, first - 1, last, **own))
-        shown = self._state_cache.readable_batch(first - 1)
-        for past in wanted:
-            keys = time_windows.NO_CELLS.keys if look is None else look.cells_between(past.number - 1, past.number).keys
+        first, last = batches[0].number, batches[-1].number
+        key_range = {"start": table.key_prefix, "stop": successor(table.key_prefix) or b""} if table.key_prefix else {}
+        scan = read_if_exists(
+            layout, lambda: time_windows.scan_window(self._client, layout, first - 1, last, **key_range)
+        )
+        readable = self._state_cache.readable_batch(first - 1)
+        for past in batches:
+            keys = time_windows.NO_CELLS.keys if scan is None else scan.cells_between(past.number - 1, past.number).keys
             if not len(keys):
                 continue
-            before = self._reader.read_rows(layout, keys, columns, (0, past.number)).rows
-            now = self._reader.read_rows(layout, keys, columns, (0, past.number + 1)).rows
-            shown.check_readable()
+            before_rows = self._reader.read_rows(layout, keys, columns, (0, past.number)).rows
+            after_rows = self._reader.read_rows(layout, keys, columns, (0, past.number + 1)).rows
+            readable.check_readable()
             yield (
                 past.position,
                 past.time,
-                pa.concat_tables([with_weight(before, -1), with_weight(now, 1)]).combine_chunks(),
+                pa.concat_tables([with_weight(before_rows, -1), with_weight(after_rows, 1)]).combine_chunks(),
             )
 
 
 def _add_dropped_columns(table: Table, columns: Sequence[str], delta: pa.Table) -> pa.Table:
-    """A delta of a table's visible columns with those that were dropped, which no longer hold anything."""
+    """Add the dropped columns, as NULLs, to a delta of the visible ones."""
     missing = [name for name in columns if name not in delta.column_names]
     for name in missing:
         delta = delta.append_column(name, pa.nulls(delta.num_rows, table.arrow.field(name).type))

@@ -1,8 +1,8 @@
-"""Processes that outlive the one that started them, known for certain.
+"""Processes that outlive the process that started them, identified reliably.
 
-A pid alone may by now belong to somebody else. A process is ours when its pid runs, started at the recorded time, and
-carries the recorded mark on its command line; anything else is never signalled. A child of this very process is known
-by its handle instead: while it begins, the system shows it without a command line, and it would be taken for ended.
+A pid alone may have been reused. A process is the recorded one if its pid runs, it started at the recorded time,
+and its command line has the recorded mark; no other process is ever signalled. A child of this process is
+identified by its handle instead: while it starts, the system shows it without a command line, as if it had ended.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from viewkeeper.resources.java_programs import JavaProgram
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A process as it was when we started it."""
+    """A process as it was when it was started."""
 
     pid: int
     start_time: str
-    """Its start time as the system tells it; compared as text, never read."""
+    """Its start time as the system reports it; compared as text, never parsed."""
     argument_mark: str
     """An argument that no other process has."""
 
@@ -39,11 +39,12 @@ class ProcessRecord:
 
 
 _children: dict[int, tuple[ProcessRecord, subprocess.Popen[bytes]]] = {}
-"""Those this process started, so that they are reaped and never stay behind as zombies."""
+"""The children of this process, which are reaped so that none remains a zombie."""
 
 
 def start_process(command: Sequence[str], *, mark: str, log: Path, cwd: Path) -> ProcessRecord:
-    """Start a process in a session of its own (a Ctrl-C at our terminal is not for it), its output added to `log`."""
+    """Start a process in a session of its own, so that a Ctrl-C at the terminal does not reach it; append its output
+    to `log`."""
     with log.open("ab") as out:
         child = subprocess.Popen(
             list(command),
@@ -53,25 +54,26 @@ def start_process(command: Sequence[str], *, mark: str, log: Path, cwd: Path) ->
             cwd=cwd,
             start_new_session=True,
         )
-    seen = _read_process(child.pid)
-    process = ProcessRecord(child.pid, seen[0] if seen else "", mark)
+    started = _read_process(child.pid)
+    process = ProcessRecord(child.pid, started[0] if started else "", mark)
     _children[child.pid] = process, child
     return process
 
 
 def is_running(process: ProcessRecord | None) -> bool:
-    """Whether this very process still runs."""
+    """Return whether this very process still runs."""
     if process is None:
         return False
     child = _find_child(process)
     if child is not None:
         return child.poll() is None
-    seen = _read_process(process.pid)
-    return seen is not None and seen[0] == process.start_time and process.argument_mark in seen[1]
+    current = _read_process(process.pid)
+    return current is not None and current[0] == process.start_time and process.argument_mark in current[1]
 
 
 def exit_code(process: ProcessRecord | None) -> int | None:
-    """How a child of this process ended, -9 for SIGKILL; None of one that runs or that another process started."""
+    """Return the exit code of a child of this process, -9 for SIGKILL; None if it runs or another process started
+    it."""
     child = _find_child(process)
     return None if child is None else child.poll()
 
@@ -82,13 +84,13 @@ def _find_child(process: ProcessRecord | None) -> subprocess.Popen[bytes] | None
 
 
 def kill_process(process: ProcessRecord | None) -> None:
-    """SIGKILL, and wait until it is gone."""
+    """Send SIGKILL, and wait until the process has ended."""
     _send_signal(process, signal.SIGKILL)
     _wait_for_exit(process, 10.0)
 
 
 def stop_process(process: ProcessRecord | None, *, timeout: float) -> bool:
-    """SIGTERM, then SIGKILL after `patience` seconds; whether SIGTERM was enough."""
+    """Send SIGTERM, then SIGKILL after `timeout` seconds; return whether SIGTERM was enough."""
     _send_signal(process, signal.SIGTERM)
     if _wait_for_exit(process, timeout):
         return True
@@ -112,11 +114,11 @@ def _wait_for_exit(process: ProcessRecord | None, timeout: float) -> bool:
 
 
 def _read_process(pid: int) -> tuple[str, str] | None:
-    """Start time and command line of a live process; a zombie is not one."""
+    """Return start time and command line of a live process; None for a zombie."""
     proc = Path("/proc") / str(pid)
     if Path("/proc/self/stat").exists():
         try:
-            # The name in parentheses may hold blanks and parentheses; the fields after the last one are fixed.
+            # The name in parentheses may contain blanks and parentheses; the fields after the last one are fixed.
             fields = (proc / "stat").read_text().rpartition(")")[2].split()
             return (
                 None
@@ -125,13 +127,17 @@ def _read_process(pid: int) -> tuple[str, str] | None:
             )
         except (OSError, IndexError):
             return None
-    said = subprocess.run(
+    ps_fields = subprocess.run(
         ["ps", "-o", "state=,lstart=,command=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.split()
-    return None if len(said) < 7 or said[0].startswith("Z") else (" ".join(said[1:6]), " ".join(said[6:]))
+    return (
+        None
+        if len(ps_fields) < 7 or ps_fields[0].startswith("Z")
+        else (" ".join(ps_fields[1:6]), " ".join(ps_fields[6:]))
+    )
 
 
-# HBase's jars: 149 of them, 108 MB.
+# HBase's jars: 149 files, 108 MB.
 
 
 HBASE_PROGRAM = JavaProgram(

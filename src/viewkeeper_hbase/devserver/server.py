@@ -1,16 +1,16 @@
 """A real HBase on this machine, for tests, demos and trials: one JVM for HBase, one for its Thrift2 gateway.
 
-    data/                     given by the user; nothing outside of it is written (but the jars)
-      instance.json           ports and processes; whoever has it can stop what it names, and nothing else
+    data/                     chosen by the user; nothing outside of it is written (except the jars)
+      instance.json           ports and processes; a command may stop the processes named here, and no others
       lock                    held while starting or stopping
       conf/                   hbase-site.xml, log4j.properties, written at each start
-      ext/                    jars of others that HBase runs, such as the push endpoint's
+      ext/                    further jars for HBase's class path, such as the push endpoint's
       hbase/ zookeeper/ tmp/  the data
-      logs/                   hbase.log, gateway.log, and what the JVMs print (*.out)
+      logs/                   hbase.log, gateway.log, and the output of the JVMs (*.out)
 
 HBase runs master, region server and ZooKeeper in one process ("standalone"); the gateway speaks framed Thrift2 on
-loopback. Ports are picked free at the first start and kept as long as nobody else takes them, so the address stays the
-same over a restart. Each JVM can be killed and started again by itself: that is what the fault tests do.
+loopback. Free ports are chosen at the first start and kept unless another process takes them, so the address
+survives a restart. Each JVM can be killed and started again separately, as the fault tests do.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log4j.logger.org.apache.zookeeper=WARN
 
 @dataclass(frozen=True)
 class Instance:
-    """What `instance.json` records."""
+    """The contents of `instance.json`."""
 
     zookeeper_port: int
     gateway_port: int
@@ -89,7 +89,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Status:
-    """How an instance is doing."""
+    """The state of an instance."""
 
     data: Path
     hbase: bool
@@ -97,7 +97,7 @@ class Status:
     gateway: bool
     """Its process runs."""
     answers: bool
-    """A Thrift call through the gateway to HBase's master came back."""
+    """A Thrift call through the gateway to HBase's master succeeded."""
     host: str
     port: int | None
     hbase_pid: int | None
@@ -113,17 +113,19 @@ class _ProcessEnded(StoreError):
 
 
 class Server:
-    """One HBase with its gateway, in one data directory. Use as a context manager, or start and stop it."""
+    """One HBase with its gateway, in one data directory. It is a context manager, or is started and stopped
+    explicitly."""
 
     def __init__(self, data: str | os.PathLike[str] = DEFAULT_DATA, *, settings: dict[str, str] | None = None) -> None:
         self.data = Path(data).absolute()
         self.settings = dict(settings or {})
-        """More properties for hbase-site.xml; they win over ours."""
+        """Further properties for hbase-site.xml; they take precedence."""
 
-    # -- the whole ----------------------------------------------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------------------------------
 
     def start(self, *, timeout: float = 120.0) -> Status:
-        """Start what does not run yet and wait until it answers. Starting what runs is no change."""
+        """Start the processes that do not run yet, and wait until HBase answers. A running instance is left as it
+        is."""
         deadline = time.monotonic() + timeout
         HBASE_PROGRAM.java_command()
         self._prepare_directory()
@@ -135,7 +137,7 @@ class Server:
         return self.status()
 
     def stop(self, *, timeout: float = _STOP_TIMEOUT) -> bool:
-        """Stop both, gently, then with force. False if nothing ran."""
+        """Stop both processes with SIGTERM, then SIGKILL. Return False if neither ran."""
         if not (self.data / "instance.json").exists():
             return False
         with hold_file_lock(self.data / "lock"):
@@ -147,7 +149,7 @@ class Server:
         return ran
 
     def status(self) -> Status:
-        """What runs, and whether it answers; changes nothing."""
+        """Return what runs and whether it answers; nothing is changed."""
         if not (self.data / "instance.json").exists():
             return Status(self.data, False, False, False, HOST, None, None, None)
         instance = self.instance()
@@ -170,14 +172,14 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # -- its parts, for fault tests -----------------------------------------------------------------------------------
+    # -- single processes, for fault tests ----------------------------------------------------------------------------
 
     def kill_hbase(self) -> None:
-        """SIGKILL HBase (master, region server and ZooKeeper at once); the gateway stays."""
+        """Kill HBase (master, region server and ZooKeeper at once); the gateway keeps running."""
         processes.kill_process(self.instance().hbase)
 
     def kill_gateway(self) -> None:
-        """SIGKILL the gateway; HBase stays."""
+        """Kill the gateway; HBase keeps running."""
         processes.kill_process(self.instance().gateway)
 
     def start_hbase(self, *, wait: bool = True, timeout: float = 120.0) -> None:
@@ -195,12 +197,13 @@ class Server:
             self.wait(timeout=timeout)
 
     def wait(self, *, timeout: float = 120.0) -> None:
-        """Until a Thrift call goes through the gateway to the master and a region server; Timeout otherwise."""
+        """Wait until a Thrift call through the gateway reaches the master and a region server; otherwise raise
+        Timeout."""
         port = self.instance().gateway_port
         self._wait(lambda: is_answering(port), time.monotonic() + timeout, "HBase", "hbase", "gateway")
 
     def instance(self) -> Instance:
-        """What is recorded about this instance."""
+        """Return the record of this instance."""
         path = self.data / "instance.json"
         try:
             return Instance.from_json(json.loads(path.read_text()))
@@ -222,10 +225,10 @@ class Server:
     def host(self) -> str:
         return HOST
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- details ------------------------------------------------------------------------------------------------------
 
     def _prepare_directory(self) -> None:
-        """Make the data directory an instance's, unless it is one or holds something else."""
+        """Make the data directory an instance's; raise if it holds something else."""
         if (self.data / "instance.json").exists():
             return
         if ":" in str(self.data):
@@ -248,20 +251,21 @@ class Server:
 
     def _write_instance(self, instance: Instance) -> None:
         path = self.data / "instance.json"
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(instance.as_json(), indent=1) + "\n")
-        fresh.replace(path)
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(instance.as_json(), indent=1) + "\n")
+        temporary.replace(path)
 
     def _start_listening(self, deadline: float) -> None:
-        """Start HBase and wait for its ZooKeeper; somebody else may take its port before it does, so not only once."""
-        for again in (True, True, False):
+        """Start HBase and wait for its ZooKeeper. Another process may take its port meanwhile, so there are three
+        attempts."""
+        for can_retry in (True, True, False):
             self._start_hbase()
             try:
                 self._wait(
                     lambda: _is_listening(self.instance().zookeeper_port), deadline, "HBase's ZooKeeper", "hbase"
                 )
             except _ProcessEnded:
-                if not again:
+                if not can_retry:
                     raise
             else:
                 return
@@ -270,11 +274,11 @@ class Server:
         instance = self.instance()
         if processes.is_running(instance.hbase):
             return
-        # A gateway that still runs knows the old port; without one a port that somebody else took is given up.
+        # A running gateway knows the old port; without one, a port that another process has taken is replaced.
         if not processes.is_running(instance.gateway) and not _is_free(instance.zookeeper_port):
             instance = replace(instance, zookeeper_port=free_port())
         self._configure(instance)
-        # At a stop ZooKeeper may go before the region server has signed off there: one more try, not 20 s of them.
+        # At a stop, ZooKeeper may end before the region server has signed off there: one retry, not 20 s of retries.
         options = ("-Dzookeeper.recovery.retry=1", "-Dzookeeper.recovery.retry.intervalmill=200", "start")
         process = self._start_java("hbase", "1g", "org.apache.hadoop.hbase.master.HMaster", *options)
         self._write_instance(replace(instance, hbase=process))
@@ -315,11 +319,11 @@ class Server:
             "hbase.localcluster.assign.random.ports": "true",
             "hbase.master.info.port": "-1",
             "hbase.regionserver.info.port": "-1",
-            # A call through the gateway while HBase is away ends with a retriable error, not after twenty minutes.
+            # A call through the gateway while HBase is down ends with a retriable error, not after twenty minutes.
             "hbase.client.operation.timeout": "20000",
             "hbase.client.meta.operation.timeout": "20000",
             "hbase.rpc.timeout": "20000",
-            # On a busy machine HBase may stand still for longer than the 10 s after which it gives itself up.
+            # On a busy machine HBase may pause for longer than the default of 10 s, after which it aborts.
             "zookeeper.session.timeout.localHBaseCluster": "40000",
             **self.settings,
         }
@@ -345,15 +349,15 @@ class Server:
         for suffix in (".out", ".log"):
             path = self.data / "logs" / f"{name}{suffix}"
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-            told = [line for line in lines[-200:] if "Exception" in line or "Error" in line or "ERROR" in line]
-            if told:
-                return told[-1].strip()[:300]
+            errors = [line for line in lines[-200:] if "Exception" in line or "Error" in line or "ERROR" in line]
+            if errors:
+                return errors[-1].strip()[:300]
             last = last or next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
         return last
 
 
 def write_conf(conf: Path, properties: Mapping[str, str]) -> None:
-    """HBase's settings, and where it logs to."""
+    """Write HBase's settings and its log configuration."""
     lines = (f"<property><name>{escape(k)}</name><value>{escape(v)}</value></property>" for k, v in properties.items())
     site = '<?xml version="1.0"?>\n<configuration>\n' + "\n".join(lines) + "\n</configuration>\n"
     (conf / "hbase-site.xml").write_text(site)
@@ -385,7 +389,7 @@ def _is_listening(port: int) -> bool:
 
 
 def is_answering(port: int) -> bool:
-    """Whether a call gets through to the master (namespaces) and one to a region server (hbase:meta)."""
+    """Return whether a call reaches the master (namespaces) and another a region server (hbase:meta)."""
     if not _is_listening(port):
         return False
     with HBaseClient(

@@ -1,1 +1,1 @@
-"""How rows lie in HBase: cells, encodings of values, predicates that its scanners apply."""
+"""The layout of rows in HBase: cells, encodings of values, row readers, and predicates that HBase's scanners apply."""

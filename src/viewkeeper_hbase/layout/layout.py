@@ -1,20 +1,21 @@
-"""How a table's rows lie in HBase, and how cells become rows again.
+"""The layout of a table's rows in HBase, and the decoding of cells into rows.
 
-A table made here is `namespace:name.id`, with one family `c`:
+A table that Viewkeeper creates is `namespace:name.id`, with one family `c`:
 
-    row key         the key columns, order-preserving (`model.keys`)
+    row key         the key columns, order-preserving (`model.encoding.keys`)
     c:              a mark that is written with every whole row
-    c:<column>      one cell for each column that is not in the key (`encodings`); NULL: no cell
-    c:<00><column>  of a column that was added with a DEFAULT: it is NULL; neither cell: the row shows that default
+    c:<column>      one cell for each column outside the key (`value_encodings`); NULL: no cell
+    c:<00><column>  for a column that was added with a DEFAULT: it is NULL; neither cell: it has the default
 
 A put replaces a row whole and must not leave old values of columns that are NULL now. Deleting those would take a
-second call, between which the row is neither old nor new. So instead: **a cell that is older than its row's mark is not
-part of the row.** All cells of one put have one time, so a row put here is atomic, and a column that somebody writes
-later counts as well. A row without a mark, written by others, has all its cells.
+second call, and between the calls the row would be neither old nor new. Therefore **a cell that is older than its
+row's mark is not part of the row.** All cells of one put have the same time, so the put is atomic; a column that
+is written later is part of the row as well. A row without a mark, written by another program, consists of all its
+cells.
 
-Cells of base tables have HBase's own times, milliseconds since 1970. Cells of views have the number of the batch that
-wrote them, so a read up to batch n is the view of batch n. A view's NULLs are deleted too before its batch is
-published: who reads it with a plain client need not know about marks.
+Cells of base tables have HBase's own times, milliseconds since 1970. Cells of views have the number of the batch
+that wrote them, so reading cells up to time n gives the view at batch n. The cells of a view's NULLs are also
+deleted before its batch is published, so that a plain HBase client can read the view without knowing about marks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ MARK_COLUMN = b"c:"
 MARK_VALUE = b"\x01"
 
 VIEW_VERSIONS = 200
-"""Batches back to which a view stays readable."""
+"""Number of batches for which a view stays readable."""
 
 TABLE_VERSIONS = 100
 """How often a row may be overwritten while it is captured."""
@@ -55,25 +56,25 @@ TABLE_VERSIONS = 100
 _MAX_KEY_BYTES = 32_767
 
 _CELL_OVERHEAD = 40
-"""Bytes around a cell's value in a call, its column's name not counted; at least."""
+"""Minimum number of bytes of a call for each cell, in addition to its value and its column's name."""
 
 MAX_ROW_BYTES = MAX_CALL_BYTES - 1_000
 
 
 class RowKeys(Protocol):
-    """How row keys are made from key columns, and back."""
+    """The encoding of key columns as row keys."""
 
     def encode(self, rows: pa.Table) -> pa.Array: ...
 
     def encode_one(self, values: Sequence[Any]) -> bytes: ...
 
     def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
-        """The key columns, and which keys cannot be read."""
+        """Return the key columns, and a mask of the keys that cannot be decoded."""
 
 
 @dataclass(frozen=True)
 class OrderedKeys:
-    """Keys as `model.keys` has them."""
+    """Row keys encoded by `model.encoding.keys`."""
 
     table: Table
 
@@ -88,26 +89,29 @@ class OrderedKeys:
 
     @cached_property
     def _key_table(self) -> Table:
-        """The table as its keys lie: those of a member of a family begin with the parameters."""
+        """The table with the columns in the order of the encoded key: a view family's member begins with its
+        parameters."""
         if not self.table.key_prefix:
             return self.table
-        before = tuple(column for _, column in self.table.dropped_columns)
-        key = (*(KeyPart(column.name) for column in before), *self.table.key)
-        return replace(self.table, columns=(*before, *self.table.columns), key=key, dropped_columns=(), key_prefix=b"")
+        parameters = tuple(column for _, column in self.table.dropped_columns)
+        key = (*(KeyPart(column.name) for column in parameters), *self.table.key)
+        return replace(
+            self.table, columns=(*parameters, *self.table.columns), key=key, dropped_columns=(), key_prefix=b""
+        )
 
 
 @dataclass(frozen=True)
 class ColumnCells:
-    """Where a column's cells are, and how their values are written."""
+    """A column's cells and their encoding."""
 
     cell: bytes
     encoding: str
     null_cell: bytes | None = None
-    """The cell that says NULL, where no cell means the initial value."""
+    """The cell that marks NULL, if a missing cell stands for the initial value."""
     initial: InitialValue | None = None
-    """What a row shows that has neither cell."""
+    """The value of a row that has neither cell."""
     narrower_types: tuple[Type, ...] = ()
-    """The types with which cells were written before."""
+    """Earlier types of the column, with which older cells are encoded."""
 
     @property
     def cells(self) -> tuple[bytes, ...]:
@@ -116,47 +120,53 @@ class ColumnCells:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table in HBase. `owned`: it was made here, and may be altered and dropped."""
+    """A table's layout in HBase. If `is_owned`, Viewkeeper created the table and may alter and drop it."""
 
     table: Table
     name: str
     is_owned: bool
     row_key_encoding: RowKeys
     column_cells: Mapping[str, ColumnCells]
-    """By column, for columns that are not in the key."""
+    """By column, for the columns outside the key."""
     mark_column: bytes | None
     families: tuple[bytes, ...]
 
     @property
     def is_in_key_order(self) -> bool:
-        """Whether its rows lie in the order of keys as `model.keys` writes them."""
+        """Whether the table's rows are stored in the order of `model.encoding.keys`."""
         return self.is_owned or isinstance(self.row_key_encoding, OrderedKeys)
 
     def column_family(self) -> ColumnFamily:
-        """What a table made here asks of HBase."""
+        """Return the family settings of an owned table."""
         versions = VIEW_VERSIONS if self.table.is_view else TABLE_VERSIONS
         return ColumnFamily(FAMILY, max_versions=versions, keep_deleted_cells=True)
 
     def cells_to_read(self, columns: Sequence[str]) -> tuple[bytes, ...]:
-        """What to ask HBase for, to read these columns. Every row of a view is marked; elsewhere a row is there if any
-        of its cells is, so its families are asked for whole. So is a view's when most columns are wanted: HBase seeks
-        to each column that is named."""
-        wanted = [cell for c in columns if c in self.column_cells for cell in self.column_cells[c].cells]
-        if self.mark_column is not None and self.table.is_view and 2 * len(wanted) <= len(self.column_cells):
-            return (self.mark_column, *wanted)
+        """Return the cells to request from HBase in order to read these columns.
+
+        Every row of a view has a mark. In other tables a row exists if any of its cells does, so whole families
+        are requested. The same holds for a view if most columns are requested: HBase seeks to each column that is
+        named.
+        """
+        cells = [cell for c in columns if c in self.column_cells for cell in self.column_cells[c].cells]
+        if self.mark_column is not None and self.table.is_view and 2 * len(cells) <= len(self.column_cells):
+            return (self.mark_column, *cells)
         return self.families
 
     def scan_filter(self, columns: Sequence[str]) -> bytes | None:
-        """What HBase should leave out of a scan of these columns, where a row is there if any of its cells is: all but
-        the columns' cells and each row's first. None when most columns are wanted."""
-        wanted = [cell for c in columns if c in self.column_cells for cell in self.column_cells[c].cells]
-        if (self.mark_column is not None and self.table.is_view) or 2 * len(wanted) > len(self.column_cells):
+        """Return a filter for a scan of these columns that drops all cells but the columns' and the first of each
+        row.
+
+        It is for tables in which a row exists if any of its cells does. None if most columns are requested.
+        """
+        cells = [cell for c in columns if c in self.column_cells for cell in self.column_cells[c].cells]
+        if (self.mark_column is not None and self.table.is_view) or 2 * len(cells) > len(self.column_cells):
             return None
-        names = (cell.partition(b":")[2].replace(b"'", b"''") for cell in wanted)
+        names = (cell.partition(b":")[2].replace(b"'", b"''") for cell in cells)
         return b" OR ".join([b"FirstKeyOnlyFilter()", *(b"QualifierFilter(=, 'binary:%s')" % name for name in names)])
 
     def encode(self, rows: pa.Table) -> tuple[pa.Array, dict[bytes, pa.Array]]:
-        """Row keys and cells of whole rows."""
+        """Encode whole rows as row keys and cells."""
         keys = self.encode_row_keys(rows)
         cells: dict[bytes, pa.Array] = {}
         if self.mark_column is not None:
@@ -166,7 +176,7 @@ class Layout:
         return keys, cells
 
     def _check_sizes(self, rows: pa.Table, keys: pa.Array, cells: Mapping[bytes, pa.Array]) -> None:
-        """Before anything is written: a batch whose cells HBase refused could never be finished."""
+        """Check row sizes before anything is written: a batch with cells that HBase refuses could never be finished."""
         if not len(keys):
             return
         sizes = _value_lengths(keys).astype(np.int64)
@@ -184,13 +194,13 @@ class Layout:
 
     def encode_columns(self, rows: pa.Table) -> dict[bytes, pa.Array]:
         cells: dict[bytes, pa.Array] = {}
-        for name, place in self.column_cells.items():
+        for name, column_cells in self.column_cells.items():
             if name not in rows.column_names:
                 continue
-            values = value_encodings.encode(place.encoding, self.table.by_name[name.lower()].type, rows[name])
-            cells[place.cell] = values
-            if place.null_cell is not None:
-                cells[place.null_cell] = pc.if_else(
+            values = value_encodings.encode(column_cells.encoding, self.table.by_name[name.lower()].type, rows[name])
+            cells[column_cells.cell] = values
+            if column_cells.null_cell is not None:
+                cells[column_cells.null_cell] = pc.if_else(
                     values.is_null(), pa.scalar(MARK_VALUE), pa.scalar(None, pa.binary())
                 )
         return cells
@@ -211,7 +221,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """Cells as rows: those that can be read, their row keys, and the rest as (row key, reason)."""
+    """Decoded cells: the readable rows, their row keys, and the rejected rows as (row key, reason)."""
 
     rows: pa.Table
     keys: pa.Array
@@ -219,7 +229,7 @@ class DecodedRows:
 
 
 def table_layout(namespace: str, table: Table) -> Layout:
-    """The layout of a table: its own, or the one that its options map."""
+    """Return the layout of a table: Viewkeeper's own, or the one that the table's options map."""
     options = dict(table.options)
     if "hbase.table" in options:
         from viewkeeper_hbase.layout.mapping import mapped_layout
@@ -231,10 +241,10 @@ def table_layout(namespace: str, table: Table) -> Layout:
             f"{table.name}: there is no encoding {encoding!r}.",
             hint=f"Encodings: {', '.join(value_encodings.ENCODINGS)}.",
         )
-    in_key = {c.name for c in table.key_columns}
-    places = {c.name: _column_cells(table, c, encoding) for c in table.stored_columns if c.name not in in_key}
+    key_names = {c.name for c in table.key_columns}
+    column_cells = {c.name: _column_cells(table, c, encoding) for c in table.stored_columns if c.name not in key_names}
     name = f"{namespace}:{re.sub('[^A-Za-z0-9_]', '_', table.first_name)}.{table.storage_id}"
-    return Layout(table, name, True, OrderedKeys(table), places, MARK_COLUMN, (FAMILY,))
+    return Layout(table, name, True, OrderedKeys(table), column_cells, MARK_COLUMN, (FAMILY,))
 
 
 def _column_cells(table: Table, column: Column, encoding: str) -> ColumnCells:
@@ -251,57 +261,62 @@ def _column_cells(table: Table, column: Column, encoding: str) -> ColumnCells:
 
 
 def decode_rows(layout: Layout, cells: Cells, columns: Sequence[str]) -> DecodedRows:
-    """The rows in a reply. Keys that were asked for and not found are left out."""
+    """Decode the rows of a reply. Requested keys that were not found are left out."""
     found = cells.key_stop > 0
     keys = cells.keys if found.all() else cells.keys.drop_null()
-    key_columns, bad = layout.row_key_encoding.decode(keys)
-    reasons: list[tuple[Mask, str]] = [(bad, "its row key cannot be read")] if bad.any() else []
-    since = _mark_times(layout, cells)
+    key_columns, rejected = layout.row_key_encoding.decode(keys)
+    reasons: list[tuple[Mask, str]] = [(rejected, "its row key cannot be read")] if rejected.any() else []
+    mark_times = _mark_times(layout, cells)
     arrays = []
     for name in columns:
-        place = layout.column_cells.get(name)
-        if place is None:
+        column_cells = layout.column_cells.get(name)
+        if column_cells is None:
             arrays.append(key_columns[name])
             continue
-        values = _column_values(cells, place.cell, since)
+        values = _column_values(cells, column_cells.cell, mark_times)
         if not found.all():
             values = values.filter(pa.array(found))
         type_ = layout.table.by_name[name.lower()].type
-        others = (*place.narrower_types, *(value_encodings.WIDER_TYPES.get(type_, ()) if layout.is_owned else ()))
-        array, wrong = value_encodings.decode(place.encoding, type_, values, others)
-        if wrong is not None:
-            reasons.append((wrong, f"{place.cell.decode(errors='replace')} is no {name} ({place.encoding})"))
-            bad = bad | wrong
-        if place.null_cell is not None and place.initial is not None and array.null_count:
-            nulls = _column_values(cells, place.null_cell, since)
+        other_types = (
+            *column_cells.narrower_types,
+            *(value_encodings.WIDER_TYPES.get(type_, ()) if layout.is_owned else ()),
+        )
+        array, undecodable = value_encodings.decode(column_cells.encoding, type_, values, other_types)
+        if undecodable is not None:
+            reasons.append(
+                (undecodable, f"{column_cells.cell.decode(errors='replace')} is no {name} ({column_cells.encoding})")
+            )
+            rejected = rejected | undecodable
+        if column_cells.null_cell is not None and column_cells.initial is not None and array.null_count:
+            nulls = _column_values(cells, column_cells.null_cell, mark_times)
             unset = pc.and_(array.is_null(), nulls.filter(pa.array(found)).is_null())
-            array = pc.if_else(unset, place.initial.arrow, array)
+            array = pc.if_else(unset, column_cells.initial.arrow, array)
         arrays.append(array)
     schema = pa.schema([layout.table.arrow.field(name) for name in columns])
     rows = pa.Table.from_arrays(arrays, schema=schema) if columns else pa.table({"": pa.nulls(len(keys))}).select([])
-    if not bad.any():
+    if not rejected.any():
         return DecodedRows(rows, keys, ())
-    why = {int(i): reason for wrong, reason in reversed(reasons) for i in np.flatnonzero(wrong)}
-    rejects = tuple((keys[i].as_py(), reason) for i, reason in sorted(why.items()))
-    good = pa.array(~bad)
+    reason_by_row = {int(i): reason for undecodable, reason in reversed(reasons) for i in np.flatnonzero(undecodable)}
+    rejects = tuple((keys[i].as_py(), reason) for i, reason in sorted(reason_by_row.items()))
+    good = pa.array(~rejected)
     return DecodedRows(rows.filter(good), keys.filter(good), rejects)
 
 
 def _mark_times(layout: Layout, cells: Cells) -> Offsets | None:
-    """For each row the time of its mark: older cells do not count. None if no row has an older cell."""
+    """Return each row's mark time, before which cells do not count; None if no row has an older cell."""
     if layout.mark_column is None or not len(cells):
         return None
-    place = cells.newest_cells(layout.mark_column)
-    since = np.where(place >= 0, cells.time[np.maximum(place, 0)], np.int64(-1))
-    return since if bool((cells.time < since[cells.row]).any()) else None
+    mark_cells = cells.newest_cells(layout.mark_column)
+    mark_times = np.where(mark_cells >= 0, cells.time[np.maximum(mark_cells, 0)], np.int64(-1))
+    return mark_times if bool((cells.time < mark_times[cells.row]).any()) else None
 
 
 def _column_values(cells: Cells, column: bytes, mark_times: Offsets | None) -> pa.Array:
-    """For each row the newest value of a column, null if there is none that counts."""
+    """Return each row's newest value of a column, null if the row has none that counts."""
     if mark_times is None:
         return cells.column(column)
-    place = cells.newest_cells(column)
-    return cells.values_at(np.where(cells.time[np.maximum(place, 0)] >= mark_times, place, -1))
+    newest = cells.newest_cells(column)
+    return cells.values_at(np.where(cells.time[np.maximum(newest, 0)] >= mark_times, newest, -1))
 
 
 def _value_lengths(keys: pa.Array) -> Any:

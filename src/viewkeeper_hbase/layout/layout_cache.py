@@ -1,4 +1,4 @@
-"""The layouts of a database's tables, and what HBase says about those that others made."""
+"""A cache of table layouts, and of the settings of mapped tables in HBase."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from viewkeeper_hbase.thrift.errors import NoSuchTable
 T = TypeVar("T")
 
 _MAX_SETTINGS_AGE = 60.0
-"""Seconds for which the settings of another's table are believed."""
+"""Seconds for which the cached settings of a mapped table are used."""
 
 
 class Layouts:
-    """Layouts by table, made once."""
+    """Layouts by table, created on first use."""
 
     def __init__(self, client: HBaseClient, namespace: str) -> None:
         self._client, self._namespace = client, namespace
@@ -32,48 +32,48 @@ class Layouts:
 
     def layout_of(self, table: Table) -> Layout:
         table = unfiltered_table(table)
-        known = self._layouts.get(table.id)
-        if known is None or (known[0] is not table and known[0] != table):
-            known = self._layouts[table.id] = (table, table_layout(self._namespace, table))
-        return known[1]
+        cached = self._layouts.get(table.id)
+        if cached is None or (cached[0] is not table and cached[0] != table):
+            cached = self._layouts[table.id] = (table, table_layout(self._namespace, table))
+        return cached[1]
 
     def point_reader(self, layout: Layout) -> PointReader | None:
-        """How one row of it is read without Arrow, if it can be."""
-        known = self._point_readers.get(layout.table.id)
-        if known is None or known[0] is not layout:
-            known = self._point_readers[layout.table.id] = (layout, point_reader(layout))
-        return known[1]
+        """Return the reader that decodes one row without Arrow; None if the layout is not supported."""
+        cached = self._point_readers.get(layout.table.id)
+        if cached is None or cached[0] is not layout:
+            cached = self._point_readers[layout.table.id] = (layout, point_reader(layout))
+        return cached[1]
 
     def forget(self, table: Table) -> None:
         self._layouts.pop(table.id, None)
 
     def check_new_table(self, table: Table) -> list[str]:
-        """Raise if a new table's options do not fit what is there; what it cannot promise, as warnings."""
+        """Return warnings for a new table's options; raise if they do not fit the existing HBase table."""
         layout = table_layout(self._namespace, table)
         return [] if layout.is_owned else mapping.check_mapping(layout, self._client.admin.describe(layout.name))
 
     def has_past_versions(self, layout: Layout) -> bool:
-        """Whether the table can be read as of a time. Those made here can."""
+        """Return whether the table can be read as of an earlier time. Owned tables can."""
         return self.readable_versions(layout) > 1
 
     def readable_versions(self, layout: Layout) -> int:
-        """How many versions of a row can be read; 1: as it is now only."""
+        """Return how many versions of a row can be read; 1 means the current state only."""
         if layout.is_owned:
             return layout.column_family().max_versions or 1
-        known = self._versions.get(layout.name)
-        if known is None or time.monotonic() - known[0] > _MAX_SETTINGS_AGE:
-            found = mapping.readable_versions(layout, self._client.admin.describe(layout.name))
-            known = self._versions[layout.name] = (time.monotonic(), found)
-        return known[1]
+        cached = self._versions.get(layout.name)
+        if cached is None or time.monotonic() - cached[0] > _MAX_SETTINGS_AGE:
+            versions = mapping.readable_versions(layout, self._client.admin.describe(layout.name))
+            cached = self._versions[layout.name] = (time.monotonic(), versions)
+        return cached[1]
 
-    # -- tables that are made when they are first needed --------------------------------------------------------------
+    # -- tables created on first use ----------------------------------------------------------------------------------
 
     def ensure_table(self, layout: Layout) -> None:
         if layout.is_owned and not self._client.admin.exists(layout.name):
             create_table(self._client, layout.name, layout.column_family())
 
     def write_creating_table(self, layout: Layout, write: Callable[[], None]) -> None:
-        """Write to a table, which is made if it is ours and not there."""
+        """Write to a table; an owned table that does not exist is created."""
         try:
             write()
         except NoSuchTable:
@@ -84,7 +84,7 @@ class Layouts:
 
 
 def read_if_exists(layout: Layout, read: Callable[[], T]) -> T | None:
-    """Read from a table; one of ours that was never made is empty: None."""
+    """Read from a table; return None for an owned table that was never created, which is empty."""
     try:
         return read()
     except NoSuchTable:

@@ -1,16 +1,16 @@
-"""Tables that other programs made and write: how `CREATE TABLE … WITH (hbase.… = …)` finds its columns in them.
+"""Mapped tables: `CREATE TABLE … WITH (hbase.… = …)` finds its columns in a table that other programs write.
 
-    hbase.table      namespace:table; it must be there. It is never altered or dropped here
-    hbase.columns    where the columns that are not in the key are: `cf:qualifier …` in their order, or
+    hbase.table      namespace:table; it must exist. It is never altered or dropped here
+    hbase.columns    the cells of the columns outside the key: `cf:qualifier …` in the columns' order, or
                      `column=cf:qualifier …`, or `cf:*`: each under its own name
-    hbase.encoding   bytes (the default) or text, for all; or for some: `text total=bytes` (`encodings`)
+    hbase.encoding   bytes (the default) or text, for all; or for some: `text total=bytes` (`value_encodings`)
     hbase.key        how the row key is made from the PRIMARY KEY's columns:
-                     bytes      one after another as `Bytes.toBytes` writes them; a string or decimal only as the last
-                     ordered    as tables made here have it (`model.keys`)
-                     text       one column as text; several: `text |`, joined by what follows
+                     bytes      concatenated, as `Bytes.toBytes` encodes them; a string or decimal only as the last
+                     ordered    as in owned tables (`model.encoding.keys`)
+                     text       one column as text; several: `text |`, joined by the delimiter that follows
 
-A missing cell is NULL. A row is there if one of the named families has a cell of it. A row with a cell, or a key, that
-cannot be read is put aside, with the reason, until it can be.
+A missing cell is NULL. A row exists if it has a cell in one of the named families. A row whose key or one of
+whose cells cannot be decoded is rejected, with the reason, until it can be.
 """
 
 from __future__ import annotations
@@ -36,62 +36,66 @@ OPTIONS = ("hbase.table", "hbase.key", "hbase.columns", "hbase.encoding")
 
 
 def mapped_layout(table: Table, options: Mapping[str, str]) -> Layout:
-    """The layout that a table's options describe."""
-    where = f"Table {table.name}"
+    """Return the layout that a table's options describe."""
+    title = f"Table {table.name}"
     if unknown := sorted(o for o in options if o.startswith("hbase.") and o not in OPTIONS):
-        raise BadValue(f"{where}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
+        raise BadValue(f"{title}: there is no option {unknown[0]}.", hint=f"Options: {', '.join(OPTIONS)}.")
     if table.initial_values:
         raise Unsupported(
-            f"{where} maps {options['hbase.table']}, which others write: a missing cell there is NULL, not a default.",
+            f"{title} maps {options['hbase.table']}, which others write: a missing cell there is NULL, not a default.",
             hint="Add the column without DEFAULT; then ALTER COLUMN … SET DEFAULT for rows that are put here.",
         )
     if table.narrower_types:
         raise Unsupported(
-            f"{where} maps {options['hbase.table']}, whose cells are as others write them.",
+            f"{title} maps {options['hbase.table']}, whose cells are as others write them.",
             hint="Map it once more, as another table with the wider type.",
         )
-    # Options name dropped columns too, whose families still say which rows there are.
-    rest = [c for c in table.physical_columns if c not in table.key_columns]
-    cells = _parse_cells(where, rest, options.get("hbase.columns", ""))
-    written = _parse_encodings(where, rest, options.get("hbase.encoding", "bytes"))
+    # Options name dropped columns too, whose families still determine which rows exist.
+    value_columns = [c for c in table.physical_columns if c not in table.key_columns]
+    cells = _parse_cells(title, value_columns, options.get("hbase.columns", ""))
+    encodings = _parse_encodings(title, value_columns, options.get("hbase.encoding", "bytes"))
     families = tuple(dict.fromkeys(split_column(cell)[0] for cell in cells.values()))
-    places = {c.name: ColumnCells(cells[_column_key(c)], written[_column_key(c)]) for c in table.columns if c in rest}
+    column_cells = {
+        c.name: ColumnCells(cells[_column_key(c)], encodings[_column_key(c)])
+        for c in table.columns
+        if c in value_columns
+    }
     if not families:
-        raise BadValue(f"{where} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
+        raise BadValue(f"{title} has only key columns; HBase needs a family.", hint="Add a column of the HBase table.")
     name = options["hbase.table"]
     name = name if ":" in name else f"default:{name}"
     return Layout(
-        table, name, False, _row_key_encoding(table, options.get("hbase.key", "bytes")), places, None, families
+        table, name, False, _row_key_encoding(table, options.get("hbase.key", "bytes")), column_cells, None, families
     )
 
 
 def check_mapping(layout: Layout, description: HBaseTableDescription) -> list[str]:
-    """BadValue if the table lacks a mapped family; what its settings cannot promise, as warnings."""
-    said = []
+    """Raise BadValue if the table lacks a mapped family; return warnings for what its settings cannot guarantee."""
+    messages = []
     for name in layout.families:
         family = description.family(name)
         text = name.decode(errors="replace")
         if family is None:
-            has = ", ".join(f.name.decode(errors="replace") for f in description.families)
+            existing = ", ".join(f.name.decode(errors="replace") for f in description.families)
             raise BadValue(
-                f"The HBase table {layout.name} has no family {text}; it has {has}.", hint="Check hbase.columns."
+                f"The HBase table {layout.name} has no family {text}; it has {existing}.", hint="Check hbase.columns."
             )
         if not has_deleted_cells(description, name):
-            said.append(
+            messages.append(
                 f"{layout.name}: the family {text} does not keep deleted cells, so a delete that HBase compacts away"
                 " before it is captured is found by a rescan only. Set KEEP_DELETED_CELLS => 'TRUE'."
             )
         if (family.max_versions or 1) < 2:
-            said.append(
+            messages.append(
                 f"{layout.name}: the family {text} keeps one version, so a row is read as it is when it is captured,"
                 " not as it was at the batch's cut. Set VERSIONS => 10 or more."
             )
         if family.time_to_live is not None:
-            said.append(
+            messages.append(
                 f"{layout.name}: the family {text} has a TTL of {family.time_to_live} s; rows that expire leave no mark"
                 " and are found by a rescan only."
             )
-    return said
+    return messages
 
 
 def has_deleted_cells(description: HBaseTableDescription, name: bytes) -> bool:
@@ -100,7 +104,7 @@ def has_deleted_cells(description: HBaseTableDescription, name: bytes) -> bool:
 
 
 def readable_versions(layout: Layout, description: HBaseTableDescription) -> int:
-    """How many versions of a row can be read; only 1 where deleted cells are not kept, or expire."""
+    """Return how many versions of a row can be read: 1 if deleted cells are not kept, or cells expire."""
     families = [description.family(name) for name in layout.families]
     return min(
         (f.max_versions or 1) if f is not None and f.keep_deleted_cells and f.time_to_live is None else 1
@@ -112,13 +116,13 @@ def readable_versions(layout: Layout, description: HBaseTableDescription) -> int
 
 
 def _parse_cells(where: str, columns: Sequence[Column], text: str) -> dict[str, bytes]:
-    """By the name that users know, in lower case."""
+    """Parse hbase.columns into cells by the column's external name in lower case."""
     words = text.replace(",", " ").split()
     hint = "Write hbase.columns = 'cf:a cf:b', 'column=cf:a …' or 'cf:*'."
     if len(words) == 1 and words[0].endswith(":*"):
         return {_column_key(c): words[0][:-1].encode() + c.external_name.encode() for c in columns}
     names = [_column_key(c) for c in columns]
-    found: dict[str, bytes] = {}
+    cells: dict[str, bytes] = {}
     for at, word in enumerate(words):
         column, equals, cell = word.rpartition("=")
         if not equals and at >= len(columns):
@@ -126,28 +130,28 @@ def _parse_cells(where: str, columns: Sequence[Column], text: str) -> dict[str, 
         name = column.lower() if equals else names[at]
         if name not in names or ":" not in cell or cell.startswith(":"):
             raise BadValue(f"{where}: {word!r} in hbase.columns is no cell of a column.", hint=hint)
-        found[name] = cell.encode()
-    if missing := [c.external_name for c in columns if _column_key(c) not in found]:
+        cells[name] = cell.encode()
+    if missing := [c.external_name for c in columns if _column_key(c) not in cells]:
         raise BadValue(f"{where}: hbase.columns does not say where {missing[0]} is.", hint=hint)
-    return found
+    return cells
 
 
 def _parse_encodings(where: str, columns: Sequence[Column], text: str) -> dict[str, str]:
-    """By the name that users know, in lower case."""
+    """Parse hbase.encoding into encodings by the column's external name in lower case."""
     words = text.replace(",", " ").split()
     general = next((w for w in words if "=" not in w), "bytes")
-    found = {_column_key(c): general for c in columns}
+    encodings = {_column_key(c): general for c in columns}
     for column, _, encoding in (w.partition("=") for w in words if "=" in w):
-        if column.lower() not in found:
+        if column.lower() not in encodings:
             raise BadValue(f"{where}: hbase.encoding names {column}, which is no column outside the key.")
-        found[column.lower()] = encoding
-    if wrong := sorted(
-        set(found.values()) - set(value_encodings.ENCODINGS) | ({general} - set(value_encodings.ENCODINGS))
+        encodings[column.lower()] = encoding
+    if unknown := sorted(
+        set(encodings.values()) - set(value_encodings.ENCODINGS) | ({general} - set(value_encodings.ENCODINGS))
     ):
         raise BadValue(
-            f"{where}: there is no encoding {wrong[0]!r}.", hint=f"Encodings: {', '.join(value_encodings.ENCODINGS)}."
+            f"{where}: there is no encoding {unknown[0]!r}.", hint=f"Encodings: {', '.join(value_encodings.ENCODINGS)}."
         )
-    return found
+    return encodings
 
 
 def _column_key(column: Column) -> str:
@@ -164,9 +168,9 @@ def _row_key_encoding(table: Table, form: str) -> RowKeys:
     if word == "ordered" and not delimiter:
         return OrderedKeys(table)
     if word == "bytes" and not delimiter:
-        if loose := [c.name for c in parts[:-1] if c.type not in FIELD_WIDTHS]:
+        if unsized := [c.name for c in parts[:-1] if c.type not in FIELD_WIDTHS]:
             raise BadValue(
-                f"Table {table.name}: {loose[0]} has no fixed width and is not the last key column.",
+                f"Table {table.name}: {unsized[0]} has no fixed width and is not the last key column.",
                 hint="Use hbase.key = 'ordered' or 'text |', whichever the keys were made with.",
             )
         return BytesKeys(table)
@@ -180,7 +184,7 @@ def _row_key_encoding(table: Table, form: str) -> RowKeys:
 
 @dataclass(frozen=True)
 class BytesKeys:
-    """Columns one after another as `Bytes.toBytes` writes them; only the last may have any length."""
+    """Columns concatenated as `Bytes.toBytes` encodes them; only the last may have a variable length."""
 
     table: Table
 
@@ -193,20 +197,20 @@ class BytesKeys:
         return key
 
     def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
-        bad = np.zeros(len(keys), bool)
+        undecodable = np.zeros(len(keys), bool)
         lengths = np.asarray(pc.binary_length(keys))
-        at = 0
+        position = 0
         arrays: list[pa.Array] = []
         for column in self.table.key_columns:
             width = FIELD_WIDTHS.get(column.type)
             last = len(arrays) == len(self.table.key_columns) - 1
-            short = lengths < at + (width or 0)
-            piece = _slice_bytes(keys, at, None if last else width)
-            array, wrong = value_encodings.decode("bytes", column.type, piece)
-            bad |= short if wrong is None else short | wrong
+            short = lengths < position + (width or 0)
+            piece = _slice_bytes(keys, position, None if last else width)
+            array, undecodable_part = value_encodings.decode("bytes", column.type, piece)
+            undecodable |= short if undecodable_part is None else short | undecodable_part
             arrays.append(array)
-            at += width or 0
-        return _key_table(self.table, arrays), bad
+            position += width or 0
+        return _key_table(self.table, arrays), undecodable
 
 
 @dataclass(frozen=True)
@@ -233,32 +237,32 @@ class TextKeys:
 
     def decode(self, keys: pa.Array) -> tuple[pa.Table, Mask]:
         columns = self.table.key_columns
-        bad = np.zeros(len(keys), bool)
+        undecodable = np.zeros(len(keys), bool)
         parts = [keys]
         if len(columns) > 1:
             split = pc.split_pattern(keys, self.delimiter, max_splits=len(columns) - 1)
-            bad = np.asarray(pc.list_value_length(split)) != len(columns)
-            whole = pc.if_else(pa.array(bad), pa.scalar([b""] * len(columns), split.type), split)
-            flat = pc.list_flatten(whole)
+            undecodable = np.asarray(pc.list_value_length(split)) != len(columns)
+            padded = pc.if_else(pa.array(undecodable), pa.scalar([b""] * len(columns), split.type), split)
+            flat = pc.list_flatten(padded)
             parts = [flat.take(pa.array(np.arange(i, len(flat), len(columns)))) for i in range(len(columns))]
         arrays = []
         for column, part in zip(columns, parts, strict=True):
-            array, wrong = value_encodings.decode("text", column.type, part)
-            bad = bad if wrong is None else bad | wrong
+            array, undecodable_part = value_encodings.decode("text", column.type, part)
+            undecodable = undecodable if undecodable_part is None else undecodable | undecodable_part
             arrays.append(array)
-        return _key_table(self.table, arrays), bad
+        return _key_table(self.table, arrays), undecodable
 
 
 def _slice_bytes(keys: pa.Array, at: int, width: int | None) -> pa.Array:
-    """Some bytes of every key: `width` from `at` on, or all of them; fewer where the key ends."""
+    """Return `width` bytes of every key from `at` on, or all of them; fewer where the key ends."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4)
     cuts = np.empty(2 * len(keys), np.int32)
     cuts[0::2] = np.minimum(offsets[:-1] + at, offsets[1:])
     cuts[1::2] = offsets[1:] if width is None else np.minimum(cuts[0::2] + width, offsets[1:])
     if not len(keys):
         return keys
-    whole = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), keys.buffers()[2]])
-    return whole.take(pa.array(np.arange(0, len(cuts), 2)))
+    ranges_and_gaps = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), keys.buffers()[2]])
+    return ranges_and_gaps.take(pa.array(np.arange(0, len(cuts), 2)))
 
 
 def _key_table(table: Table, arrays: list[pa.Array]) -> pa.Table:

@@ -1,7 +1,8 @@
-"""One row by key as Python values, without Arrow: building arrays for one row takes as long as asking HBase for it.
+"""Point reads without Arrow: one row by key as Python values.
 
-Only for plain layouts (values as bytes, keys of integers, booleans and strings); the others, and cells that cannot be
-read, go the long way (`layout.read_cells`).
+Building arrays for one row takes as long as the call to HBase. This module supports plain layouts (values encoded
+as bytes; keys of integers, booleans, strings and binary). The caller reads other layouts, and rows with
+unreadable cells, through Arrow (`layout.decode_rows`).
 """
 
 from __future__ import annotations
@@ -27,46 +28,46 @@ _DECIMAL_CONTEXT = Context(prec=40)
 
 @dataclass(frozen=True)
 class PointReader:
-    """How the cells of one row become a dictionary."""
+    """Decodes the cells of one row into a dictionary."""
 
     mark_column: bytes | None
     keys: tuple[tuple[str, Callable[[Any], Any]], ...]
     columns: tuple[tuple[str, ColumnCells | None, CellReader | None], ...]
-    """In the table's order; those of the key have no place."""
+    """In the table's order; columns of the key have no cells."""
 
     def read_row(self, key: Sequence[Any], cells: Mapping[bytes, Cell]) -> dict[str, Any] | None:
-        """The row, or None if one of its cells cannot be read here."""
-        since = cells[self.mark_column].time if self.mark_column is not None and self.mark_column in cells else -1
-        named = {
+        """Return the row, or None if one of its cells cannot be decoded."""
+        mark_time = cells[self.mark_column].time if self.mark_column is not None and self.mark_column in cells else -1
+        key_values = {
             name: None if value is None else read(value) for (name, read), value in zip(self.keys, key, strict=True)
         }
-        found: dict[str, Any] = {}
+        row: dict[str, Any] = {}
         try:
-            for name, place, read in self.columns:
-                if place is None or read is None:
-                    found[name] = named[name]
+            for name, column_cells, read in self.columns:
+                if column_cells is None or read is None:
+                    row[name] = key_values[name]
                     continue
-                cell = cells.get(place.cell)
-                found[name] = read(cell.value) if cell is not None and cell.time >= since else None
-                if place.null_cell is not None and place.initial is not None and found[name] is None:
-                    null = cells.get(place.null_cell)
-                    found[name] = place.initial.value if null is None or null.time < since else None
+                cell = cells.get(column_cells.cell)
+                row[name] = read(cell.value) if cell is not None and cell.time >= mark_time else None
+                if column_cells.null_cell is not None and column_cells.initial is not None and row[name] is None:
+                    null = cells.get(column_cells.null_cell)
+                    row[name] = column_cells.initial.value if null is None or null.time < mark_time else None
         except (struct.error, ValueError, OverflowError):
             return None
-        return found
+        return row
 
 
 def point_reader(layout: Layout) -> PointReader | None:
-    """The reader of a layout, if it is a plain one."""
+    """Return the reader of a layout; None if the layout is not a plain one."""
     table = layout.table
-    plain = all(place.encoding == "bytes" for place in layout.column_cells.values())
-    if not plain or not all(c.type in _IN_KEYS for c in table.key_columns):
+    is_plain = all(column_cells.encoding == "bytes" for column_cells in layout.column_cells.values())
+    if not is_plain or not all(c.type in _IN_KEYS for c in table.key_columns):
         return None
     keys = tuple((c.name, scalar_reader(table.name, c.name, c.type)) for c in table.key_columns)
     columns: list[tuple[str, ColumnCells | None, CellReader | None]] = []
     for column in table.stored_columns:
-        place = layout.column_cells.get(column.name)
-        columns.append((column.name, place, None if place is None else _cell_reader(column.type)))
+        column_cells = layout.column_cells.get(column.name)
+        columns.append((column.name, column_cells, None if column_cells is None else _cell_reader(column.type)))
     return PointReader(layout.mark_column, keys, tuple(columns))
 
 
@@ -82,8 +83,8 @@ def _decimal_reader(scale: int) -> CellReader:
     def read(value: bytes) -> Decimal:
         if not 5 <= len(value) <= 20:
             raise ValueError
-        written = Decimal(int.from_bytes(value[4:], "big", signed=True))
-        exact = written.scaleb(-int.from_bytes(value[:4], "big", signed=True), _DECIMAL_CONTEXT)
+        unscaled = Decimal(int.from_bytes(value[4:], "big", signed=True))
+        exact = unscaled.scaleb(-int.from_bytes(value[:4], "big", signed=True), _DECIMAL_CONTEXT)
         rounded = exact.quantize(unit, context=_DECIMAL_CONTEXT)
         if rounded != exact:
             raise ValueError

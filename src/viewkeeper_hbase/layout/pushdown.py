@@ -1,13 +1,14 @@
-"""Selections for HBase's scanner: a range of row keys, and filters on values whose bytes tell.
+"""Predicate pushdown into HBase's scanner: a range of row keys, and filters on the bytes of values.
 
     first key column, ordered keys       a range: `=`, `<`, `<=`, `>`, `>=`
     strings, binary (both encodings)     UTF-8 sorts as the strings do
-    integers, dates, timestamps (bytes)  big-endian two's complement: negative numbers sort behind the others, so a
+    integers, dates, timestamps (bytes)  big-endian two's complement: negative numbers sort after the others, so a
                                          range is one or two ranges of bytes
 
-Anything else is compared here, after the scan. A row whose cell does not count because its mark is newer may come
-through; a row that satisfies the selection is never left out: a missing cell is NULL, and NULL passes no comparison.
-Where a missing cell stands for another value (`Place.initial`), or cells have several widths, nothing is left to HBase.
+Every other comparison is evaluated after the scan. A row may pass although its cell does not count, because the
+mark is newer. A row that satisfies the predicate is never dropped: a missing cell is NULL, and NULL satisfies no
+comparison. If a missing cell stands for another value (`ColumnCells.initial`), or cells have several widths,
+nothing is pushed down.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class PredicatePushdown:
-    """What a scanner is given: a range of row keys (empty: no bound), a filter, and in words what they stand for."""
+    """What a scanner can evaluate: a range of row keys (empty: no bound) and a filter, with the comparisons that
+    they stand for."""
 
     start: bytes = b""
     stop: bytes = b""
@@ -44,18 +46,18 @@ class PredicatePushdown:
     by_key: tuple[Comparison, ...] = ()
     by_value: tuple[Comparison, ...] = ()
     residual: tuple[Comparison, ...] = ()
-    """What is compared after the scan."""
+    """The comparisons that are evaluated after the scan."""
 
 
 def push_down(layout: Layout, where: Sequence[Comparison]) -> PredicatePushdown:
-    """The part of a selection that HBase can do."""
+    """Split a predicate into the part that HBase evaluates and the residual one."""
     pushed = PredicatePushdown()
     filters: list[bytes] = []
-    for one in where:
-        place = layout.column_cells.get(one.column)
-        bounds = _key_bounds(layout, one)
-        plain = place is not None and place.initial is None and not place.narrower_types
-        text = _value_filter(place, one) if place is not None and plain else None
+    for comparison in where:
+        column_cells = layout.column_cells.get(comparison.column)
+        bounds = _key_bounds(layout, comparison)
+        is_filterable = column_cells is not None and column_cells.initial is None and not column_cells.narrower_types
+        value_filter = _value_filter(column_cells, comparison) if column_cells is not None and is_filterable else None
         if bounds is not None:
             start, stop = bounds
             stops = [s for s in (pushed.stop, stop) if s]
@@ -63,30 +65,31 @@ def push_down(layout: Layout, where: Sequence[Comparison]) -> PredicatePushdown:
                 pushed,
                 start=max(pushed.start, start),
                 stop=min(stops) if stops else b"",
-                by_key=(*pushed.by_key, one),
+                by_key=(*pushed.by_key, comparison),
             )
-        elif text is not None:
-            filters.append(text)
-            pushed = replace(pushed, by_value=(*pushed.by_value, one))
+        elif value_filter is not None:
+            filters.append(value_filter)
+            pushed = replace(pushed, by_value=(*pushed.by_value, comparison))
         else:
-            pushed = replace(pushed, residual=(*pushed.residual, one))
+            pushed = replace(pushed, residual=(*pushed.residual, comparison))
     return replace(pushed, filter=b" AND ".join(filters) or None)
 
 
 def combine_filters(first: bytes | None, second: bytes | None) -> bytes | None:
-    """Both filters: the first one, which looks at whole rows, must see each cell before the second leaves it out."""
+    """Combine two filters. The first one, which decides on whole rows, must see each cell before the second drops
+    it."""
     if first is None or second is None:
         return first or second
     return b"(" + first + b") AND (" + second + b")"
 
 
 def describe_scan(layout: Layout, columns: Sequence[str], where: Sequence[Comparison]) -> str:
-    """What a first load or a rescan asks of HBase."""
+    """Describe what a first load or a rescan requests from HBase."""
     pushed = push_down(layout, where)
     cells = [layout.column_cells[c].cell.decode(errors="replace") for c in columns if c in layout.column_cells]
-    some = layout.scan_filter(columns) is not None
-    asked = f"cells {', '.join(cells)}" if some and cells else "row keys" if some else "all cells"
-    parts = [f"scans of {layout.table.name} ask HBase for {asked} of {layout.name}"]
+    has_filter = layout.scan_filter(columns) is not None
+    request = f"cells {', '.join(cells)}" if has_filter and cells else "row keys" if has_filter else "all cells"
+    parts = [f"scans of {layout.table.name} ask HBase for {request} of {layout.name}"]
     parts += [f"row keys with {_comparisons_text(pushed.by_key)}"] if pushed.by_key else []
     parts += [f"rows with {_comparisons_text(pushed.by_value)}"] if pushed.by_value else []
     parts += [f"{_comparisons_text(pushed.residual)} is looked at afterwards"] if pushed.residual else []
@@ -110,14 +113,14 @@ def _key_bounds(layout: Layout, comparison: Comparison) -> tuple[bytes, bytes] |
     if part.column != comparison.column or part.descending:
         return None
     value = _EPOCH + timedelta(days=comparison.values[0]) if comparison.type == types.DATE else comparison.values[0]
-    at = encode_key(table, (value,))
-    after = successor(at) or b""
+    prefix = encode_key(table, (value,))
+    after = successor(prefix) or b""
     return {
-        "=": (at, after),
-        "<": (b"", at),
+        "=": (prefix, after),
+        "<": (b"", prefix),
         "<=": (b"", after),
         ">": (after, b""),
-        ">=": (at, b""),
+        ">=": (prefix, b""),
     }[comparison.op]
 
 
@@ -136,7 +139,7 @@ def _value_filter(cells: ColumnCells, comparison: Comparison) -> bytes | None:
 
 
 def _number_filter(cells: ColumnCells, op: str, value: int, width: int) -> bytes:
-    least, most = -(1 << (8 * width - 1)), (1 << (8 * width - 1)) - 1
+    min_value, max_value = -(1 << (8 * width - 1)), (1 << (8 * width - 1)) - 1
 
     def test(sign: str, number: int) -> bytes:
         return _cell_filter(cells, sign, number.to_bytes(width, "big", signed=True))
@@ -144,11 +147,11 @@ def _number_filter(cells: ColumnCells, op: str, value: int, width: int) -> bytes
     if op == "=":
         return test("=", value)
     upward = op in (">", ">=")
-    if value >= 0:  # up: between it and the greatest; down: below it, or negative
-        both = (test(op, value), test("<=", most)) if upward else (test(op, value), test(">=", least))
-        return _combine(both, b" AND " if upward else b" OR ")
-    both = (test(op, value), test("<=", most)) if upward else (test(op, value), test(">=", least))
-    return _combine(both, b" OR " if upward else b" AND ")
+    if value >= 0:  # upward: from the value to the greatest number; downward: below the value, or negative
+        tests = (test(op, value), test("<=", max_value)) if upward else (test(op, value), test(">=", min_value))
+        return _combine(tests, b" AND " if upward else b" OR ")
+    tests = (test(op, value), test("<=", max_value)) if upward else (test(op, value), test(">=", min_value))
+    return _combine(tests, b" OR " if upward else b" AND ")
 
 
 def _combine(tests: tuple[bytes, bytes], word: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Rows by key and by range: views at the published batch, base tables as they are or as of a time."""
+"""Reads rows by key and by range: views at the published batch, base tables in their current state or as of a time."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 
 class HBaseRowReader:
-    """Reads through one client."""
+    """Reads rows through one client."""
 
     def __init__(self, client: HBaseClient, state_cache: StateCache) -> None:
         self._client, self._state_cache = client, state_cache
 
     def get(self, layout: Layout, keys: pa.Array, columns: Sequence[str]) -> DecodedRows:
-        """Rows by key: a view's at the published batch, others as they are."""
+        """Return rows by key: a view's at the published batch, a base table's in their current state."""
         found = self._read_at_batch(layout, lambda span: self.read_rows(layout, keys, columns, span))
         return empty_rows(layout, columns) if found is None else found
 
     def read_cells(self, layout: Layout, key: bytes) -> dict[bytes, Cell] | None:
-        """The cells of one row, None if there are none."""
+        """Return the cells of one row, None if there are none."""
         columns = layout.cells_to_read(list(layout.column_cells))
 
         def read(span: TimeRange | None) -> dict[bytes, Cell] | None:
@@ -46,39 +46,41 @@ class HBaseRowReader:
         return self._read_at_batch(layout, read)
 
     def _read_at_batch(self, layout: Layout, read: Callable[[TimeRange | None], T]) -> T | None:
-        """What `read` gives: of a view for the published batch, again if that is gone; None before the first."""
+        """Call `read` with the time range of the published batch, for a view. Repeat it if the batch is no longer
+        readable. Return None before the first batch."""
         if not layout.table.is_view:
             return read(None)
         while True:
-            shown = self._state_cache.readable_batch()
-            if not shown.number:
+            batch = self._state_cache.readable_batch()
+            if not batch.number:
                 return None
-            found = read(shown.time_range)
+            found = read(batch.time_range)
             with suppress(SnapshotGone):
-                shown.check_readable()
+                batch.check_readable()
                 return found
 
     def read_rows(self, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange | None) -> DecodedRows:
-        """The rows of these keys, from cells with times in a span."""
+        """Return the rows of these keys, from cells with times in a span."""
         return read_rows(self._client, layout, keys, columns, span)
 
     def scan(
         self, layout: Layout, columns: list[str], start: bytes | None, stop: bytes | None, limit: int | None
     ) -> Iterator[pa.RecordBatch]:
-        """A range of keys as `model.keys` writes them: a view's at the published batch, others as they are."""
+        """Yield a range of keys in the order of `model.encoding.keys`: a view at the published batch, a base table
+        in its current state."""
         while True:
-            shown = self._state_cache.readable_batch() if layout.table.is_view else None
-            if shown is not None and not shown.number:
+            batch = self._state_cache.readable_batch() if layout.table.is_view else None
+            if batch is not None and not batch.number:
                 return
-            handed = False
+            has_yielded = False
             try:
-                span = None if shown is None else shown.time_range
-                for rows in self.scan_keys(layout, columns, span, start, stop, limit, shown):
-                    handed = True
+                span = None if batch is None else batch.time_range
+                for rows in self.scan_keys(layout, columns, span, start, stop, limit, batch):
+                    has_yielded = True
                     yield rows
                 return
             except SnapshotGone:
-                if handed:
+                if has_yielded:
                     raise
 
     def scan_keys(
@@ -91,7 +93,7 @@ class HBaseRowReader:
         limit: int | None = None,
         readable_batch: ReadableBatch | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """A range of keys as `model.keys` writes them, from cells with times in a span."""
+        """Yield a range of keys in the order of `model.encoding.keys`, from cells with times in a span."""
         if not layout.is_in_key_order:
             yield from self._scan_foreign(layout, columns, span, start, stop, limit)
             return
@@ -109,24 +111,24 @@ class HBaseRowReader:
         readable_batch: ReadableBatch | None = None,
         where: Sequence[Comparison] = (),
     ) -> Iterator[DecodedRows]:
-        """A range of row keys, from cells with times in a span, some rows at a time. HBase is asked to leave out those
-        that do not pass `where`, as far as it can."""
+        """Yield a range of row keys in chunks, from cells with times in a span. Rows that do not satisfy `where` are
+        dropped as far as HBase's scanner can evaluate it."""
         start, stop = restrict_to_prefix(layout.table, start, stop)
         if stop == b"":
             return
-        large = limit is None and start is None and stop is None
+        is_full_scan = limit is None and start is None and stop is None
         pushed = push_down(layout, where)
-        wanted = ScanRequest(
+        request = ScanRequest(
             start=max(start or b"", pushed.start),
             stop=min(s for s in (stop, pushed.stop) if s) if stop or pushed.stop else b"",
             columns=layout.cells_to_read(columns),
             span=span,
             filter=combine_filters(pushed.filter, layout.scan_filter(columns)),
             limit=limit,
-            cache_blocks=False if large else None,
+            cache_blocks=False if is_full_scan else None,
         )
         try:
-            for cells in self._client.scan(layout.name, wanted):
+            for cells in self._client.scan(layout.name, request):
                 found = decode_rows(layout, cells, columns)
                 if readable_batch is not None:
                     readable_batch.check_readable()
@@ -145,9 +147,9 @@ class HBaseRowReader:
         stop: bytes | None,
         limit: int | None,
     ) -> Iterator[pa.RecordBatch]:
-        """A table whose row keys are not ours: in HBase's own order, and a range is picked from all of it."""
+        """Yield a table with another row key encoding, in HBase's order. A range is filtered from the whole table."""
         names = [*dict.fromkeys([*columns, *(c.name for c in layout.table.key_columns)])]
-        left = limit
+        remaining = limit
         for found in self.scan_row_keys(layout, names, span):
             rows = found.rows
             if start is not None or stop is not None:
@@ -158,18 +160,18 @@ class HBaseRowReader:
                 if stop is not None:
                     inside &= np.asarray(pc.less(keys, stop))
                 rows = rows.filter(pa.array(inside))
-            rows = rows if left is None else rows.slice(0, left)
-            left = None if left is None else left - rows.num_rows
+            rows = rows if remaining is None else rows.slice(0, remaining)
+            remaining = None if remaining is None else remaining - rows.num_rows
             if rows.num_rows:
                 yield to_record_batch(rows.select(columns))
-            if left == 0:
+            if remaining == 0:
                 return
 
 
 def read_rows(
     client: HBaseClient, layout: Layout, keys: pa.Array, columns: Sequence[str], span: TimeRange | None
 ) -> DecodedRows:
-    """The rows of these keys, from cells with times in a span."""
+    """Return the rows of these keys, from cells with times in a span."""
     if not len(keys):
         return empty_rows(layout, columns)
 
@@ -181,7 +183,7 @@ def read_rows(
 
 
 def join_rows(layout: Layout, columns: Sequence[str], parts: Sequence[DecodedRows]) -> DecodedRows:
-    """Rows that were read in several parts."""
+    """Concatenate rows that were read in parts."""
     if len(parts) <= 1:
         return parts[0] if parts else empty_rows(layout, columns)
     rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
@@ -195,6 +197,6 @@ def empty_rows(layout: Layout, columns: Sequence[str]) -> DecodedRows:
 
 
 def to_record_batch(rows: pa.Table) -> pa.RecordBatch:
-    if not rows.num_columns:  # a batch without columns that still knows its rows
+    if not rows.num_columns:  # a batch without columns that still has a row count
         return pa.RecordBatch.from_arrays([pa.nulls(rows.num_rows)], names=[""]).select([])
     return rows.combine_chunks().to_batches()[0]

@@ -1,4 +1,4 @@
-"""Values as cells: how a column's Arrow values become bytes in HBase, and back.
+"""Value encodings: a column's Arrow values as bytes of HBase cells, and back.
 
     type                     'bytes' (HBase's Bytes.toBytes)                       'text' (UTF-8)
     boolean                  FF or 00                                              true, false
@@ -9,8 +9,9 @@
     timestamp                microseconds since 1970, 8 bytes                      2024-02-29 12:30:00.000000
     string, binary           UTF-8, the bytes                                      the same
 
-NULL is a cell that is not there. Reading is more forgiving than writing where others write: a decimal's unscaled value
-may have any number of bytes and any scale that fits. What cannot be read is told by a mask, and the row is put aside.
+NULL is a missing cell. Decoding accepts more than encoding produces, because other programs write cells too: a
+decimal's unscaled value may have any number of bytes, and any scale that fits. A mask marks the cells that cannot
+be decoded; their rows are rejected.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _NUMBERS = {
 
 
 WIDER_TYPES = {type_: tuple(other for other in _NUMBERS if types.is_widening(type_, other)) for type_ in _NUMBERS}
-"""The types that a column's may become while a process knows it as it was."""
+"""Types to which a column may be widened while a process still has its earlier definition."""
 
 
 def encode(encoding: str, type_name: Type, values: Any) -> pa.Array:
-    """A column's values as cells; null stays null."""
+    """Encode a column's values as cells; null stays null."""
     array = one_chunk(values)
     if type_name in (types.STRING, types.BINARY):
         return array.view(pa.binary())
@@ -72,46 +73,49 @@ def encode(encoding: str, type_name: Type, values: Any) -> pa.Array:
 def decode(
     encoding: str, type_name: Type, cells: pa.Array, narrower_types: Sequence[Type] = ()
 ) -> tuple[pa.Array, Mask | None]:
-    """Cells as a column's values, and which of them cannot be read (those become null). `narrower`: types with which
-    cells were written before, or are by a process that knows the table as it is now; the length of a number tells its
-    type, text and decimals tell all that is needed."""
-    for before in narrower_types if encoding == "bytes" else ():
-        mine = pc.equal(pc.binary_length(cells), int(_NUMBERS[before][1])) if before in _NUMBERS else None
-        if mine is not None and pc.any(mine).as_py():
-            mine = mine.fill_null(False)
-            read, _ = decode(encoding, before, pc.if_else(mine, cells, pa.scalar(None, pa.binary())))
-            rest, wrong = decode(
-                encoding, type_name, pc.if_else(mine, pa.scalar(None, pa.binary()), cells), narrower_types
+    """Decode cells as a column's values; return them with a mask of the undecodable ones, which become null.
+
+    `narrower_types` are further types of number that cells may have: they were written before the column was
+    widened, or by a process that has the current definition while this one has an earlier one. The length of a
+    number determines its type; text and decimals need no such distinction.
+    """
+    for narrower in narrower_types if encoding == "bytes" else ():
+        is_narrower = pc.equal(pc.binary_length(cells), int(_NUMBERS[narrower][1])) if narrower in _NUMBERS else None
+        if is_narrower is not None and pc.any(is_narrower).as_py():
+            is_narrower = is_narrower.fill_null(False)
+            narrow_values, _ = decode(encoding, narrower, pc.if_else(is_narrower, cells, pa.scalar(None, pa.binary())))
+            values, undecodable = decode(
+                encoding, type_name, pc.if_else(is_narrower, pa.scalar(None, pa.binary()), cells), narrower_types
             )
-            fitting, failed = _rescale(read, types.arrow(type_name))
+            widened, failed = _rescale(narrow_values, types.arrow(type_name))
             if failed.any():
-                wrong = failed if wrong is None else wrong | failed
-            return pc.if_else(mine, fitting, rest), wrong
+                undecodable = failed if undecodable is None else undecodable | failed
+            return pc.if_else(is_narrower, widened, values), undecodable
     if type_name == types.BINARY:
         return cells, None
     if type_name == types.STRING:
-        strings, wrong = decode_utf8(cells)
-        return (strings, None) if not wrong.any() else (_mask_nulls(strings, wrong), wrong)
+        strings, undecodable = decode_utf8(cells)
+        return (strings, None) if not undecodable.any() else (_mask_nulls(strings, undecodable), undecodable)
     if encoding == "text":
-        array, wrong = _parse_text(cells, type_name)
-        return array, wrong if wrong.any() else None
+        array, undecodable = _parse_text(cells, type_name)
+        return array, undecodable if undecodable.any() else None
     if types.decimal_digits(type_name):
         return _decode_decimals(cells, type_name)
     width = 1 if type_name == types.BOOLEAN else int(_NUMBERS[type_name][1])
     lengths = np.asarray(pc.fill_null(pc.binary_length(cells), width))
-    wrong = lengths != width
-    if wrong.any():
-        cells = _mask_nulls(cells, wrong)
+    undecodable = lengths != width
+    if undecodable.any():
+        cells = _mask_nulls(cells, undecodable)
     dense = _byte_matrix(cells, width)
     if type_name == types.BOOLEAN:
-        return pa.array(dense[:, 0] != 0, mask=np.asarray(cells.is_null())), wrong if wrong.any() else None
+        return pa.array(dense[:, 0] != 0, mask=np.asarray(cells.is_null())), undecodable if undecodable.any() else None
     form = _NUMBERS[type_name]
     numbers = np.ascontiguousarray(dense).view(f">{form}").reshape(-1).astype(f"<{form}")
-    return _from_buffer(types.arrow(type_name), numbers, cells), wrong if wrong.any() else None
+    return _from_buffer(types.arrow(type_name), numbers, cells), undecodable if undecodable.any() else None
 
 
 def _parse_text(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask]:
-    """Text as values. Where some of it cannot be parsed, halves are tried until the culprits are alone."""
+    """Parse text as values. If a part cannot be parsed, it is halved until the bad cells are isolated."""
     arrow = types.arrow(type_name)
     try:
         return cells.cast(pa.string()).cast(arrow), np.zeros(len(cells), bool)
@@ -124,13 +128,13 @@ def _parse_text(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask]:
 
 
 def _decode_decimals(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask | None]:
-    """Scale and unscaled value, each cell with its own."""
+    """Decode scale and unscaled value; each cell may have a scale of its own."""
     arrow = types.arrow(type_name)
     lengths = np.asarray(pc.fill_null(pc.binary_length(cells), 20))
-    wrong = (lengths < 5) | (lengths > 20)
-    if wrong.any():
-        cells = _mask_nulls(cells, wrong)
-        lengths = np.where(wrong, 20, lengths)
+    undecodable = (lengths < 5) | (lengths > 20)
+    if undecodable.any():
+        cells = _mask_nulls(cells, undecodable)
+        lengths = np.where(undecodable, 20, lengths)
     if (lengths == 20).all():
         dense = _byte_matrix(cells, 20)
         scales = np.ascontiguousarray(dense[:, :4]).view(">i4").reshape(-1)
@@ -140,19 +144,19 @@ def _decode_decimals(cells: pa.Array, type_name: Type) -> tuple[pa.Array, Mask |
     present = np.asarray(cells.is_valid())
     words = np.ascontiguousarray(unscaled).view(">u8").reshape(-1, 2)[:, ::-1].astype("<u8")
     if (scales[present] == arrow.scale).all():
-        return _from_buffer(arrow, np.ascontiguousarray(words), cells), wrong if wrong.any() else None
+        return _from_buffer(arrow, np.ascontiguousarray(words), cells), undecodable if undecodable.any() else None
     out: pa.Array = pa.nulls(len(cells), arrow)
     for scale in np.unique(scales[present]):
-        mine = present & (scales == scale)
+        has_scale = present & (scales == scale)
         if not 0 <= int(scale) <= 38:
-            wrong = wrong | mine
+            undecodable = undecodable | has_scale
             continue
         part = _from_buffer(pa.decimal128(38, int(scale)), np.ascontiguousarray(words), cells)
-        rescaled, failed = _rescale(part.filter(pa.array(mine)), arrow)
-        places = np.flatnonzero(mine)
-        wrong[places[failed]] = True
-        out = pc.replace_with_mask(out, pa.array(mine), rescaled)
-    return out, wrong if wrong.any() else None
+        rescaled, failed = _rescale(part.filter(pa.array(has_scale)), arrow)
+        positions = np.flatnonzero(has_scale)
+        undecodable[positions[failed]] = True
+        out = pc.replace_with_mask(out, pa.array(has_scale), rescaled)
+    return out, undecodable if undecodable.any() else None
 
 
 def _rescale(values: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -169,20 +173,20 @@ def _rescale(values: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
 def _decode_ragged_decimals(
     cells: pa.Array, lengths: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """Decimals of several lengths: their scales, and their unscaled values widened to 16 bytes by the sign."""
+    """Return the scales of decimals of several lengths, and their unscaled values sign-extended to 16 bytes."""
     filled = pc.fill_null(cells, bytes(20))
     offsets = np.frombuffer(filled.buffers()[1], np.int32, len(filled) + 1, filled.offset * 4).astype(np.int64)
     data = np.frombuffer(filled.buffers()[2], np.uint8)
     start, stop = offsets[:-1], offsets[1:]
     scales = np.ascontiguousarray(data[start[:, None] + np.arange(4)]).view(">i4").reshape(-1)
-    places = stop[:, None] - 16 + np.arange(16)
+    positions = stop[:, None] - 16 + np.arange(16)
     sign = np.where(data[start + 4] & 0x80, np.uint8(255), np.uint8(0))
-    inside = places >= (start + 4)[:, None]
-    return scales, np.where(inside, data[np.maximum(places, 0)], sign[:, None])
+    inside = positions >= (start + 4)[:, None]
+    return scales, np.where(inside, data[np.maximum(positions, 0)], sign[:, None])
 
 
 def _byte_matrix(cells: pa.Array, width: int) -> npt.NDArray[np.uint8]:
-    """Cells of one width as a matrix; what a null holds does not matter."""
+    """Return cells of one width as a matrix; rows of nulls are undefined."""
     filled = pc.fill_null(cells, bytes(width)) if cells.null_count else cells
     if not len(filled):
         return np.empty((0, width), np.uint8)

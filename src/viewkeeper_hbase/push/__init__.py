@@ -1,17 +1,22 @@
-"""Changes that HBase pushes: from its write-ahead log, through a replication endpoint, to a spool that batches read.
+"""Push capture: HBase sends changed row keys from its write-ahead log to a spool, and batches read the spool.
 
-    region server ── endpoint (java/) ──▶ receiver ──▶ spool, durable ──▶ acknowledged: HBase may forget
+    region server ── endpoint (java/) ──▶ receiver ──▶ spool, durable ──▶ acknowledged: HBase may drop the WAL
                                              ▲                │
-                              how far is it? │                ▼ keys of rows that were touched
-                                           reach ◀────────── feed: the rows, as HBase has them at the cut
+                           completeness: all │                ▼ keys of written rows
+                           WALs shipped?  ───┘           inflow, arrivals ──▶ capture.feed reads the rows at the cut
 
-What is pushed are row keys and times, not values. The rows of these keys are read at the cut, so it is HBase itself
-that decides which of several cells counts, whatever came twice, late or in any order; a row that equals the known one
-falls out against the table's image.
+Row keys and times are pushed, not values. Capture reads the rows of these keys at the cut, so HBase itself
+decides which cell counts, and duplicate, late or unordered pushes do no harm: a row that equals the one in the
+table image cancels out.
 
-    wire        the connection: secret, frames, codes          spool      what came, until a batch has it
-    touched     the rows of a frame                            reach      whether all has come that was acknowledged
-    receiver    takes frames, spools, acknowledges             pushed     what the feed asks of all this
-    settings    what a database has agreed with HBase          admin      the replication peer, by the jar's own main
-    jar         where the endpoint's jar is, or how it is built
+    protocol       the connection: secret, frames, codes; the byte layout of a frame's rows
+    receiver       accepts frames, appends them to the spool, then acknowledges them
+    spool          pushed changes as durable files, until a batch contains them
+    completeness   whether everything that HBase had acknowledged has been pushed
+    inflow         one database's receivers and spool; the rows written since a mark
+    arrivals       what capture asks for each table: complete, pending, rows to read
+    attachment     begins and ends push capture with the maintainer's lease
+    settings       what the database has agreed with HBase: the peer, the receivers, the secret
+    admin          the replication peer, managed by the jar's own `main`
+    endpoint_jar   the jar of the endpoint, packaged or built from its sources
 """

@@ -1,7 +1,8 @@
-"""The replication peer of a database: added, changed, removed and looked at by the jar's own `main`.
+"""Administration of a database's replication peer, by the `main` class of the endpoint's jar.
 
-Thrift has no calls for peers, so a short-lived Java process does it, with HBase's classes and its `hbase-site.xml`:
-those of `vk hbase start`, or what `hbase classpath` and the cluster's configuration directory say.
+Thrift has no calls for peers, so a short-lived Java process adds, changes, removes and reports the peer. It uses
+HBase's classes and its `hbase-site.xml`: those of `vk hbase start`, or the output of `hbase classpath` and the
+cluster's configuration directory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class QueuedWalStatus:
-    """A WAL that a server has to ship, up to where it has, and how long it is (-1: its file is gone)."""
+    """A WAL in a server's queue: the position up to which it is shipped, and its length (-1: its file is gone)."""
 
     server: str
     queue: str
@@ -35,21 +36,21 @@ class QueuedWalStatus:
 
     @property
     def unshipped_bytes(self) -> int:
-        """Bytes that HBase keeps for the peer's sake."""
+        """Bytes that HBase keeps for the peer."""
         return max(0, self.length - self.position)
 
     @property
     def shipped_text(self) -> str:
-        """How far it is shipped, in words."""
+        """The shipped position as text."""
         return f"{self.position:,} of {self.length:,}" if self.length >= 0 else "gone before it was shipped"
 
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """A peer as HBase has it."""
+    """A peer's state in HBase."""
 
     state: str
-    """enabled, disabled or absent"""
+    """"enabled", "disabled" or "absent"."""
     epoch: str
     receivers: str
     namespaces: tuple[str, ...]
@@ -57,29 +58,31 @@ class PeerStatus:
     servers: tuple[str, ...]
     queues: tuple[QueuedWalStatus, ...]
     lag: int
-    """Milliseconds, of the server that is furthest behind."""
+    """Milliseconds by which the slowest server lags."""
 
 
 @dataclass(frozen=True)
 class PushAdmin:
-    """How to reach HBase as its administrator."""
+    """Runs administrative commands of HBase."""
 
     conf: Path
     """The directory of hbase-site.xml."""
     classpath: str | None = None
-    """HBase's own, as `hbase classpath` prints it; None: the jars that `vk hbase start` uses."""
+    """HBase's class path, as `hbase classpath` prints it; None: the jars that `vk hbase start` uses."""
 
     def enable(
         self, agreement: PushAgreement, secret: bytes | None, secret_file: str | None, ca: str | None, pause: int
     ) -> None:
-        """Add the peer, or change it to what is agreed, and let it send."""
-        said = [f"namespace={name}" for name in agreement.namespaces] + [f"table={name}" for name in agreement.tables]
-        said += [f"{PREFIX}receivers={','.join(agreement.receivers)}", f"{PREFIX}pause={pause}"]
-        said += [f"{PREFIX}ca={ca}"] if ca else []
+        """Add the peer, or change it to the agreement, and enable it."""
+        arguments = [f"namespace={name}" for name in agreement.namespaces] + [
+            f"table={name}" for name in agreement.tables
+        ]
+        arguments += [f"{PREFIX}receivers={','.join(agreement.receivers)}", f"{PREFIX}pause={pause}"]
+        arguments += [f"{PREFIX}ca={ca}"] if ca else []
         if secret_file:
-            said.append(f"{PREFIX}secret.file={secret_file}")
-        # The secret goes in by standard input: a command line is for everybody to see.
-        self._run_java("enable", agreement.peer, said, None if secret_file or secret is None else secret.decode())
+            arguments.append(f"{PREFIX}secret.file={secret_file}")
+        # The secret is passed by standard input, because every user can see a command line.
+        self._run_java("enable", agreement.peer, arguments, None if secret_file or secret is None else secret.decode())
 
     def disable(self, peer: str) -> None:
         self._run_java("disable", peer)
@@ -88,21 +91,21 @@ class PushAdmin:
         self._run_java("remove", peer)
 
     def status(self, peer: str) -> PeerStatus:
-        found: dict[str, list[list[str]]] = {}
+        fields: dict[str, list[list[str]]] = {}
         for line in self._run_java("status", peer).splitlines():
-            what, *rest = line.split(" ")
-            found.setdefault(what, []).append(rest)
-        queues = tuple(QueuedWalStatus(q[0], q[1], q[2], int(q[3]), int(q[4])) for q in found.get("queue", []))
-        config = {one[0]: " ".join(one[1:]) for one in found.get("config", [])}
+            field, *field_values = line.split(" ")
+            fields.setdefault(field, []).append(field_values)
+        queues = tuple(QueuedWalStatus(q[0], q[1], q[2], int(q[3]), int(q[4])) for q in fields.get("queue", []))
+        config = {values[0]: " ".join(values[1:]) for values in fields.get("config", [])}
         return PeerStatus(
-            found["peer"][0][0],
-            found.get("epoch", [["?"]])[0][0],
+            fields["peer"][0][0],
+            fields.get("epoch", [["?"]])[0][0],
             config.get(f"{PREFIX}receivers", ""),
-            tuple(one[0] for one in found.get("namespace", [])),
-            tuple(one[0] for one in found.get("table", [])),
-            tuple(one[0] for one in found.get("live", [])),
+            tuple(values[0] for values in fields.get("namespace", [])),
+            tuple(values[0] for values in fields.get("table", [])),
+            tuple(values[0] for values in fields.get("live", [])),
             queues,
-            max((int(one[1]) for one in found.get("lag", [])), default=0),
+            max((int(values[1]) for values in fields.get("lag", [])), default=0),
         )
 
     def _run_java(
@@ -122,7 +125,7 @@ class PushAdmin:
             _MAIN,
         ]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, action, peer, *arguments],
                 input=standard_input or "",
                 capture_output=True,
@@ -132,23 +135,23 @@ class PushAdmin:
             )
         except subprocess.TimeoutExpired:
             raise StoreError(f"HBase did not {action} the peer {peer} within {_TIMEOUT:.0f} s.") from None
-        if done.returncode != 0:
+        if process.returncode != 0:
             raise StoreError(
-                f"HBase did not {action} the peer {peer}: {_failure_reason(done.stderr)}",
+                f"HBase did not {action} the peer {peer}: {_failure_reason(process.stderr)}",
                 hint="See docs/how-to/hbase-push.md.",
             )
-        return done.stdout
+        return process.stdout
 
 
 def install_jar(directory: Path) -> Path:
-    """Put the jar where the class path of master and region servers has it."""
+    """Copy the jar into a directory of the class path of the master and the region servers."""
     source = endpoint_jar.find_jar()
     target = directory / endpoint_jar.JAR_NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.new")
-        shutil.copyfile(source, beside)
-        beside.replace(target)
+        temporary = target.with_name(f".{target.name}.new")
+        shutil.copyfile(source, temporary)
+        temporary.replace(target)
     except OSError as error:
         raise StoreError(f"{target} cannot be written: {error.strerror}.") from error
     return target

@@ -1,7 +1,7 @@
-"""A database's push in the process that maintains it: begun with the lease, ended with it, and looked after meanwhile.
+"""The push of a database in its maintainer's process: begins and ends with the lease.
 
-agreed?      the note of `vk hbase push enable`; looked for every few seconds, so a maintainer need not be restarted
-status       how changes are captured just now is left as a note for others, whenever that changes
+agreement    the note of `vk hbase push enable`; read every few seconds, so a maintainer need not be restarted
+status       a note for other processes: how changes are captured at present, rewritten when that changes
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from viewkeeper_hbase.push.spool import Spool
 LOG = logging.getLogger("viewkeeper.push")
 
 WINDOW_POLL_INTERVAL = 0.1
-"""Seconds between two looks for changes, where nobody tells."""
+"""Seconds between two polls for changes, when HBase pushes none."""
 
 PUSH_POLL_INTERVAL, IDLE_POLL_INTERVAL = 1.0, 5.0
-"""Seconds between two where what is pushed tells, and when nothing has come for long."""
+"""Seconds between two polls while push notifies of changes, and after a long time without changes."""
 
 _AGREEMENT_INTERVAL = 5.0
 _SERVER_WAIT_TIMEOUT = 1.0
@@ -36,7 +36,7 @@ _STATUS_INTERVAL = 60.0
 
 
 class PushAttachment:
-    """Joins the feed's arrivals with what is agreed."""
+    """Attaches an inflow to the capture's arrivals according to the agreement."""
 
     def __init__(
         self, meta_table: MetaTable, state_cache: StateCache, layouts: Layouts, state: str, capture: str
@@ -56,11 +56,11 @@ class PushAttachment:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything came, when last asked: what comes then tells of itself."""
+        """Whether push was complete at the last check; then every later change notifies the maintainer."""
         return self._last_status is not None and self._last_status[0]
 
     def begin(self) -> None:
-        """This process maintains from now on."""
+        """Start push capture: this process maintains the database from now on."""
         self._is_attached = True
         self.attach_agreement(at_once=True)
         if self._capture == "push" and self.arrivals.inflow is None:
@@ -70,7 +70,7 @@ class PushAttachment:
             )
 
     def attach_agreement(self, *, at_once: bool = False) -> None:
-        """Attach what is agreed by now, if it is another than before."""
+        """Read the agreement and attach an inflow for it, if it has changed."""
         if (
             not self._is_attached
             or self._capture == "poll"
@@ -79,23 +79,23 @@ class PushAttachment:
             return
         self._agreement_read_at = time.monotonic()
         note = self._meta_table.read_note(settings.AGREEMENT_NOTE)
-        agreed = None if note is None else PushAgreement.from_json(note)
-        if agreed == self._agreement:
+        agreement = None if note is None else PushAgreement.from_json(note)
+        if agreement == self._agreement:
             return
         self._detach()
-        if agreed is None:
+        if agreement is None:
             return
         directory = settings.push_directory(self._state)
         try:
-            inflow = PushInflow(agreed, Spool(directory), settings.read_secret(directory), self._unwanted_tables)
+            inflow = PushInflow(agreement, Spool(directory), settings.read_secret(directory), self._unwanted_tables)
         except ViewkeeperError as error:
             if self._capture == "push":
                 raise
             LOG.warning("changes are not pushed: %s", error)
             self._write_status(Completeness(False, str(error)))
-            self._agreement = agreed
+            self._agreement = agreement
             return
-        self._agreement, self.arrivals.inflow = agreed, inflow
+        self._agreement, self.arrivals.inflow = agreement, inflow
         published = self._state_cache.published_batch()
         if published is not None:
             self.arrivals.record_commit(published.batch.cut, published.batch.capture_marks.values())
@@ -111,13 +111,14 @@ class PushAttachment:
             self.arrivals.inflow.truncate(up_to)
 
     def _wait_for_servers(self, inflow: PushInflow) -> None:
-        """Region servers call again a moment after a receiver has come back: a first batch need not do without them."""
+        """Wait for the region servers. They reconnect a moment after a receiver restarts, so a first batch can use
+        push."""
         deadline = time.monotonic() + _SERVER_WAIT_TIMEOUT
         while inflow.receivers and not inflow.receivers[0].servers and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def _unwanted_tables(self) -> list[str]:
-        """The tables whose changes nobody asks for: views, and the database's own."""
+        """Return the tables whose changes are not needed: views, and the meta table."""
         catalog = self._state_cache.cached_catalog
         version, names = self._unwanted_cache
         if version != catalog.version or not names:
@@ -171,7 +172,7 @@ class PushAttachment:
 
 
 def describe_capture(meta_table: MetaTable) -> str:
-    """How who maintains finds changes just now, as its note says."""
+    """Describe how the maintainer finds changes at present, from its status note."""
     note = meta_table.read_note(settings.STATUS_NOTE)
     if note is None:
         return "windows of time"

@@ -1,10 +1,10 @@
-"""The endpoint's jar: the one that came with the package, or one that is built from the sources that did.
+"""The endpoint's jar: the packaged one, or one that is built from the packaged sources.
 
     push/viewkeeper-push.jar          made by tools/push-jar; in a wheel that was built where a JDK is
     java/viewkeeper/push/*.java       the sources (in a wheel: push/java/…)
-    home/push-<digest>.jar            built when first needed, beside HBase's own jars, by `javac`
+    home/push-<digest>.jar            built by `javac` on first use, beside HBase's own jars
 
-It is compiled for Java 8 and uses what HBase 2.4, 2.5 and 2.6 have in common.
+It is compiled for Java 8 and uses only what HBase 2.4, 2.5 and 2.6 have in common.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIGEST_ENTRY = "viewkeeper/push/sources"
 
 
 def find_jar() -> Path:
-    """Where the jar is; built first if there is none of these sources."""
+    """Return the jar's path; build the jar if none was built from the present sources."""
     digest = _sources_digest()
     packaged = Path(__file__).with_name(JAR_NAME)
     if packaged.exists() and (digest is None or _jar_sources_digest(packaged) == digest):
@@ -41,32 +41,32 @@ def find_jar() -> Path:
 
 
 def build_jar(target: Path) -> None:
-    """Compile the sources against HBase's jars, which are fetched if they are not there."""
+    """Compile the sources against HBase's jars, which are fetched if they are missing."""
     javac = _find_javac()
     lib = HBASE_PROGRAM.fetch_jars()
     sources = _find_sources()
     with tempfile.TemporaryDirectory(prefix="viewkeeper-push-") as work:
         classes = Path(work) / "classes"
-        # --release 8: HBase 2.4 still runs there. That it is old is known.
+        # HBase 2.4 still runs on Java 8. `-options` silences javac's warning that this release is old.
         command = [javac, "-nowarn", "-Xlint:-options", "--release", "8", "-cp", f"{lib}/*", "-d", str(classes)]
-        done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise StoreError(f"javac did not compile the endpoint: {done.stderr.strip()[:500]}")
-        fresh = Path(work) / JAR_NAME
-        with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as out:
+        process = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, check=False)
+        if process.returncode != 0:
+            raise StoreError(f"javac did not compile the endpoint: {process.stderr.strip()[:500]}")
+        new_jar = Path(work) / JAR_NAME
+        with zipfile.ZipFile(new_jar, "w", zipfile.ZIP_DEFLATED) as out:
             out.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n\n")
             out.writestr(_DIGEST_ENTRY, _sources_digest() or "")
             for path in sorted(classes.rglob("*.class")):
                 out.write(path, path.relative_to(classes).as_posix())
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.new")
-        shutil.copyfile(fresh, beside)
-        beside.replace(target)
+        temporary = target.with_name(f".{target.name}.new")
+        shutil.copyfile(new_jar, temporary)
+        temporary.replace(target)
 
 
 def _find_javac() -> str:
-    beside = Path(HBASE_PROGRAM.java_command()).with_name("javac")
-    found = str(beside) if beside.exists() else shutil.which("javac")
+    sibling = Path(HBASE_PROGRAM.java_command()).with_name("javac")
+    found = str(sibling) if sibling.exists() else shutil.which("javac")
     if found is None:
         raise MissingDependency(
             "The push endpoint is built on first use and there is no `javac` command.",
@@ -76,8 +76,8 @@ def _find_javac() -> str:
 
 
 def _find_sources() -> list[Path]:
-    here = Path(__file__).parent
-    for root in (here / "java", here.parents[2] / "java"):
+    package = Path(__file__).parent
+    for root in (package / "java", package.parents[2] / "java"):
         found = sorted(root.glob("viewkeeper/push/*.java"))
         if found:
             return found
@@ -88,15 +88,15 @@ def _sources_digest() -> str | None:
     sources = _find_sources()
     if not sources:
         return None
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sources:
-        whole.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return whole.hexdigest()[:16]
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def _jar_sources_digest(path: Path) -> str | None:
     try:
-        with zipfile.ZipFile(path) as made:
-            return made.read(_DIGEST_ENTRY).decode()
+        with zipfile.ZipFile(path) as jar:
+            return jar.read(_DIGEST_ENTRY).decode()
     except (OSError, KeyError, zipfile.BadZipFile):
         return None

@@ -1,7 +1,8 @@
-"""What the feed asks of a push: has all come, which rows were touched since, and up to where is that known.
+"""The inflow of pushed changes in the maintainer's process: completeness, the rows written since a mark, and marks.
 
-A batch publishes with its cut a `Pushed` for each table: up to which mark of which spool its rows were taken. The next
-one takes what lies behind it. Nothing else need be remembered: to take a file twice is no change.
+A batch publishes with its cut a `PushMark` for each table: the mark of the spool up to which the table's rows
+were read. The next batch reads the files after it. No other state is needed, because reading a file twice changes
+nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from viewkeeper_hbase.push.settings import PushAgreement, parse_address
 from viewkeeper_hbase.push.spool import PushMark, Segment, Spool, SpoolMark, common_mark
 
 MAX_CLOCK_SKEW = 2000
-"""Milliseconds. A cell that is further ahead of HBase's clock was dated by its writer."""
+"""Milliseconds. A cell that is further ahead of HBase's clock got its time from its writer."""
 
 _LISTEN_RETRY_INTERVAL = 1.0
-"""Seconds between two tries to receive at an address that somebody has."""
+"""Seconds between two attempts to listen at an address that is in use."""
 
 _CLOCK_RETRY_INTERVAL = 10.0
-"""Seconds for which a receiver elsewhere that did not answer is not asked for the clock."""
+"""Seconds for which a remote receiver that did not answer is not asked for the clock again."""
 
 SHIPPING_TIMEOUT = 2.0
-"""Seconds for which a batch waits for what is being shipped; then it looks for itself."""
+"""Seconds for which a batch waits for WALs that are being shipped; then it scans windows itself."""
 
 
 class PushInflow:
@@ -74,55 +75,57 @@ class PushInflow:
 
     @property
     def has_started(self) -> bool:
-        """Whether the peer was ever heard of."""
+        """Whether any region server has ever pushed for the peer."""
         return self._spool.epoch is not None
 
     @property
     def segment_count(self) -> int:
         return self._spool.segment_count
 
-    # -- has all come -------------------------------------------------------------------------------------------------
+    # -- completeness -------------------------------------------------------------------------------------------------
 
     def clock(self) -> int | None:
-        """What HBase's clock shows now: that of the region server that is furthest ahead. None if that is not known."""
+        """Return HBase's clock now: the most advanced clock of the region servers. None if it is not known."""
         if not self.receivers and time.monotonic() - self._clock_failed_at < _CLOCK_RETRY_INTERVAL:
-            return None  # `reach` goes on trying; nobody need wait for that more than once a batch
-        self._last_marks = asked = self._request_marks()
-        return asked.clock
+            return None  # `check_completeness` goes on trying; waiting once per batch is enough
+        self._last_marks = marks = self._request_marks()
+        return marks.clock
 
     def check_completeness(self, now: int) -> Completeness:
-        """Whether all that HBase had acknowledged when its clock showed `now` is in the spool, and can be read."""
-        # Who waited in vain, because nothing is shipped, need not do so every time.
-        patience = SHIPPING_TIMEOUT if self._was_complete else SHIPPING_TIMEOUT / 20
+        """Check whether everything that HBase had acknowledged when its clock showed `now` is in the spool and
+        readable."""
+        # After a check that timed out because nothing was shipped, the next one waits only briefly.
+        timeout = SHIPPING_TIMEOUT if self._was_complete else SHIPPING_TIMEOUT / 20
         if not self.receivers and time.monotonic() - self._listen_tried_at > _LISTEN_RETRY_INTERVAL:
-            # Whoever received may be gone: its address is taken over.
+            # The process that received may have ended: listen at its address.
             self._listen_tried_at = time.monotonic()
             self.receivers = open_receivers(self.agreement, self._spool, self._secret)
-        asked, self._last_marks = self._last_marks, None
-        # The clock may have been another's, and what was asked by a thread that was faster: both are older than `now`.
-        if asked is None or (asked.marks and (asked.clock is None or asked.clock < now)):
-            asked = self._request_marks()
+        marks, self._last_marks = self._last_marks, None
+        # The clock may be from another source, or another thread may have used the marks: such marks are older than
+        # `now`.
+        if marks is None or (marks.marks and (marks.clock is None or marks.clock < now)):
+            marks = self._request_marks()
         if self.receivers:
-            found = self.receivers[0].check_completeness(asked, patience)
-        elif not asked.marks:
-            found = Completeness(False, self._failure_reason)
+            completeness = self.receivers[0].check_completeness(marks, timeout)
+        elif not marks.marks:
+            completeness = Completeness(False, self._failure_reason)
         else:
-            said = self._ask_remote_receiver({"marks": asked.marks, "timeout": patience})
-            found = Completeness(said["complete"], said["reason"], tuple(said.get("lost", ())))
-        self._was_complete = found.complete
-        if len(self.receivers) < len(self.agreement.receivers):  # others write to the spool, too
+            answer = self._ask_remote_receiver({"marks": marks.marks, "timeout": timeout})
+            completeness = Completeness(answer["complete"], answer["reason"], tuple(answer.get("lost", ())))
+        self._was_complete = completeness.complete
+        if len(self.receivers) < len(self.agreement.receivers):  # other receivers write to the spool, too
             self._spool.read_new_segments()
-        self._spool.record_lost_wals(found.lost)
-        return found
+        self._spool.record_lost_wals(completeness.lost)
+        return completeness
 
     def _request_marks(self) -> WalMarks:
         if self.receivers:
             return self.receivers[0].request_marks(self._unwanted_tables())
-        said = self._ask_remote_receiver({"unwanted": list(self._unwanted_tables())})
-        return WalMarks(said.get("marks", {}), said.get("clock"))
+        answer = self._ask_remote_receiver({"unwanted": list(self._unwanted_tables())})
+        return WalMarks(answer.get("marks", {}), answer.get("clock"))
 
     def _ask_remote_receiver(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Of a receiver in another process."""
+        """Send a question to a receiver in another process."""
         with self._call_lock:
             self._failure_reason = "no receiver is there"
             for receiver in self.agreement.receivers:
@@ -134,9 +137,9 @@ class PushInflow:
                         )
                         self._remote_receiver.settimeout(SHIPPING_TIMEOUT + 5.0)
                     self._remote_receiver.send(json.dumps(question).encode())
-                    found: Mapping[str, Any] = json.loads(self._remote_receiver.receive())
+                    answer: Mapping[str, Any] = json.loads(self._remote_receiver.receive())
                     self._failure_reason = "no region server is connected"
-                    return found
+                    return answer
                 except (OSError, EOFError, ProtocolError) as error:
                     self._failure_reason = f"the receiver {receiver} does not answer ({error or type(error).__name__})"
                     if self._remote_receiver is not None:
@@ -145,67 +148,75 @@ class PushInflow:
             self._clock_failed_at = time.monotonic()
         return {"complete": False, "reason": self._failure_reason}
 
-    # -- what has -----------------------------------------------------------------------------------------------------
+    # -- rows ---------------------------------------------------------------------------------------------------------
 
     def mark(self) -> SpoolMark:
-        """All that has come."""
+        """Return the mark of everything in the spool."""
         return self._spool.current_mark()
 
     def mark_at(self, cut: int) -> SpoolMark | None:
-        """Up to where a batch with at most this cut has everything; None if that is not known any more."""
+        """Return a mark up to which a batch with at most this cut has read everything; None if it is no longer
+        known."""
         with self._lock:
             return next(
-                (mark for at, life, mark in reversed(self._cuts) if at <= cut and life == self.spool_life), None
+                (
+                    mark
+                    for batch_cut, life, mark in reversed(self._cuts)
+                    if batch_cut <= cut and life == self.spool_life
+                ),
+                None,
             )
 
     def touched_rows(self, table: str, mark: SpoolMark, previous: PushMark | None = None) -> TouchedRows:
-        """The rows of a table that were touched behind a mark, but for what the `last` batch had read."""
+        """Return the rows of a table written after a mark, except those that the `previous` batch has read."""
         return protocol.concat_rows([_unread_rows(s, table, previous) for s in self._spool.segments_after(mark, table)])
 
     def take(
         self, table: str, mark: SpoolMark, up_to: int | None, now: int, previous: PushMark | None = None
     ) -> tuple[TouchedRows, SpoolMark, SpoolMark]:
-        """These rows, the mark of a batch with the cut `upto` that has read them, and all that came by now.
+        """Return these rows, the mark of a batch with the cut `up_to` that reads them, and the mark of everything in
+        the spool.
 
-        `upto` is None where rows are read as they are.
+        `up_to` is None for a table that is read in its current state.
 
-        A row with a cell of a time after the cut is not read whole by that batch, and not at all if that is so of all
-        its cells. Usually the next one does: the mark stays before its file. A time that is far ahead of HBase's own
-        clock may never come: that row is kept apart, once its other cells are in a batch.
+        A batch does not see cells with times after its cut, so it reads such a row only in part, or not at all.
+        The mark then stays before the row's file, and usually the next batch reads it. A cell whose time is far
+        ahead of HBase's clock may never become current: such a row is appended to a file of its own, once its
+        other cells are in a batch, so that it does not hold back the mark.
         """
-        known = self._spool.current_mark()
-        found, reached, held = [], dict(known), set[str]()
+        arrived_mark = self._spool.current_mark()
+        parts, read_mark, held_writers = [], dict(arrived_mark), set[str]()
         for segment in self._spool.segments_after(mark, table):
             rows = _unread_rows(segment, table, previous)
             ahead = np.zeros(len(rows), np.bool_) if up_to is None else rows.newest > up_to
             limit = max(now, up_to or 0) + MAX_CLOCK_SKEW
-            far = (rows.newest > limit) & ((rows.oldest <= (up_to or 0)) | (rows.oldest > limit))
-            waits = segment.is_future and len(rows) > 0 and bool(ahead.all())
-            if not waits:
-                found.append(rows if up_to is None or not ahead.any() else rows.filter(rows.oldest <= up_to))
-            if segment.writer in held:
+            far_ahead = (rows.newest > limit) & ((rows.oldest <= (up_to or 0)) | (rows.oldest > limit))
+            must_wait = segment.is_future and len(rows) > 0 and bool(ahead.all())
+            if not must_wait:
+                parts.append(rows if up_to is None or not ahead.any() else rows.filter(rows.oldest <= up_to))
+            if segment.writer in held_writers:
                 continue
-            if waits or bool((ahead & ~far).any()):
-                held.add(segment.writer)
-                reached[segment.writer] = segment.number - 1
-            elif bool((ahead & far).any()):
-                self._spool.append(protocol.encode_tables({table: rows.filter(far)}), is_future=True)
-        return protocol.concat_rows(found), reached, known
+            if must_wait or bool((ahead & ~far_ahead).any()):
+                held_writers.add(segment.writer)
+                read_mark[segment.writer] = segment.number - 1
+            elif bool((ahead & far_ahead).any()):
+                self._spool.append(protocol.encode_tables({table: rows.filter(far_ahead)}), is_future=True)
+        return protocol.concat_rows(parts), read_mark, arrived_mark
 
-    # -- what need not be kept ----------------------------------------------------------------------------------------
+    # -- truncation ---------------------------------------------------------------------------------------------------
 
     def record_commit(self, cut: int, push_marks: Iterable[PushMark]) -> None:
-        """A batch with this cut is published, with what it had seen of its tables."""
-        marks = [pushed.spool_mark for pushed in push_marks if pushed.spool_life == self.spool_life]
+        """Record that a batch with this cut is published, with the push marks of its tables."""
+        marks = [push_mark.spool_mark for push_mark in push_marks if push_mark.spool_life == self.spool_life]
         with self._lock:
             self._cuts.append((cut, self.spool_life, common_mark(marks) if marks else self.mark()))
 
     def truncate(self, up_to: int) -> None:
-        """Nobody will ask for what a batch with at most this cut has."""
+        """Remove the files that a batch with at most this cut has read."""
         mark = self.mark_at(up_to)
         if mark is None:
             return
-        with suppress(StoreError):  # it can be done the next time
+        with suppress(StoreError):  # the next truncation removes them
             self._spool.remove(mark)
         with self._lock:
             while len(self._cuts) > 1 and self._cuts[1][0] <= up_to:
@@ -213,7 +224,8 @@ class PushInflow:
 
 
 def _unread_rows(segment: Segment, table: str, previous: PushMark | None) -> TouchedRows:
-    """A file whose mark waits for a later row is looked at by every batch: what the last one had of it is left out."""
+    """Return the rows of a file that the previous batch has not read. A file whose mark waits for a later row is
+    scanned by every batch."""
     rows = segment.tables[table]
     if (
         previous is None
@@ -226,33 +238,33 @@ def _unread_rows(segment: Segment, table: str, previous: PushMark | None) -> Tou
 
 
 def open_receivers(agreement: PushAgreement, spool: Spool, secret: bytes) -> list[Receiver]:
-    """Receivers at those of the agreed addresses that are this machine's, and free."""
+    """Open receivers at the agreed addresses that belong to this machine and are free."""
     tls = None
     if agreement.certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(agreement.certificate, agreement.key)
-    found = []
-    for one in agreement.receivers:
+    receivers = []
+    for address in agreement.receivers:
         try:
-            found.append(Receiver(parse_address(one), spool, agreement.peer, secret, tls))
+            receivers.append(Receiver(parse_address(address), spool, agreement.peer, secret, tls))
         except gaierror:
             continue
         except OSError as error:
             if error.errno not in (EADDRINUSE, EADDRNOTAVAIL):
-                raise StoreError(f"Nothing can listen at {one}: {error.strerror}.") from error
-    return found
+                raise StoreError(f"Nothing can listen at {address}: {error.strerror}.") from error
+    return receivers
 
 
 def unique_keys(rows: TouchedRows) -> pa.Array:
-    """The row keys, each once."""
+    """Return the distinct row keys."""
     return rows.keys.unique() if len(rows) else rows.keys
 
 
 def first_positions(keys: pa.Array, positions: Times) -> Times:
-    """The first position of each of the keys."""
+    """Return the first position of each distinct key."""
     if len(keys) < 2:
         return positions
-    which = keys.dictionary_encode()
-    found = np.full(len(which.dictionary), np.iinfo(np.int64).max)
-    np.minimum.at(found, np.asarray(which.indices), positions)
-    return found
+    encoded = keys.dictionary_encode()
+    first = np.full(len(encoded.dictionary), np.iinfo(np.int64).max)
+    np.minimum.at(first, np.asarray(encoded.indices), positions)
+    return first

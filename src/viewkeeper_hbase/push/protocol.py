@@ -1,4 +1,4 @@
-"""A connection of the push protocol: both sides prove that they know the secret, then every frame carries a code.
+"""The push protocol: a handshake in which both sides prove that they know the secret, then authenticated frames.
 
     receiver     r: 16 random bytes
     caller       "VKP1", e: 16 random bytes, n: 2 bytes, n bytes of text "role server peer epoch" (one a line),
@@ -6,8 +6,8 @@
     receiver     HMAC(secret, "R" r e)
     frame        length: 4 bytes, body, first 16 bytes of HMAC(key, side number body)
 
-HMAC is SHA-256, key is HMAC(secret, "S" r e), side is "E" or "R", number (8 bytes) counts each side's frames from 0.
-`java/viewkeeper/push/Wire.java` is the caller in a region server.
+HMAC is SHA-256, key is HMAC(secret, "S" r e), side is "E" or "R", number (8 bytes) counts each side's frames from
+0. `java/viewkeeper/push/Wire.java` is the caller in a region server.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAX_FRAME_BYTES = 16 << 20
-"""Bytes of a frame that is taken. The endpoint sends a quarter of it at most."""
+"""Maximum length of an accepted frame, in bytes. The endpoint sends at most a quarter of it."""
 
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 _POLL_MILLISECONDS = 1000
-"""Milliseconds between two looks whether a connection was closed here."""
+"""Milliseconds between two checks whether this side has closed the connection."""
 _MAGIC = b"VKP1"
 _CODE_BYTES = 16
 _MAX_GREETING_BYTES = 4096
 
 
 class ProtocolError(Exception):
-    """The other side does not speak as it should: the connection is of no use."""
+    """The other side violates the protocol; the connection must be closed."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who called: what for (`data`, `control`, `reach`), which region server, and for which life of which peer."""
+    """The caller's role (`data`, `control` or `reach`), its region server, the peer, and the epoch (life) of the
+    peer."""
 
     role: str
     server: str
@@ -54,7 +55,7 @@ class Caller:
 
 
 class PushConnection:
-    """An open connection after its greeting. One thread sends and one receives at a time."""
+    """An open connection after the handshake. At most one thread sends and one receives at a time."""
 
     def __init__(self, sock: socket.socket, key: bytes, own_side: bytes, peer_side: bytes) -> None:
         self._socket, self._key, self._own_side, self._peer_side = sock, key, own_side, peer_side
@@ -79,14 +80,14 @@ class PushConnection:
         return body
 
     def wait_for_end(self) -> None:
-        """Return when the other side has closed the connection, or this one has."""
+        """Return when either side has closed the connection."""
         poll = select.poll()
         try:
             poll.register(self._socket, _HANGUP)
             while not poll.poll(_POLL_MILLISECONDS):
                 if self._socket.fileno() < 0:
                     return
-        except (OSError, ValueError):  # it was closed just now
+        except (OSError, ValueError):  # the connection was closed just now
             return
 
     def settimeout(self, seconds: float | None) -> None:
@@ -104,70 +105,70 @@ class PushConnection:
 
 
 def accept_caller(sock: socket.socket, secret: bytes) -> tuple[PushConnection, Caller]:
-    """The receiver's side of a greeting; Refused if the caller does not know the secret."""
-    ours = os.urandom(16)
-    sock.sendall(ours)
+    """Do the receiver's side of the handshake; raise ProtocolError if the caller does not know the secret."""
+    receiver_random = os.urandom(16)
+    sock.sendall(receiver_random)
     if receive_exactly(sock, 4) != _MAGIC:
         raise ProtocolError("no caller of this protocol")
-    theirs = receive_exactly(sock, 16)
+    caller_random = receive_exactly(sock, 16)
     (length,) = struct.unpack(">H", receive_exactly(sock, 2))
     if length > _MAX_GREETING_BYTES:
         raise ProtocolError(f"a greeting of {length} bytes")
     text = receive_exactly(sock, length)
-    if not hmac.compare_digest(receive_exactly(sock, 32), _hmac(secret, b"E", ours, theirs, text)):
+    if not hmac.compare_digest(receive_exactly(sock, 32), _hmac(secret, b"E", receiver_random, caller_random, text)):
         raise ProtocolError("a caller that does not know the secret")
-    said = text.decode(errors="replace").split("\n")
-    if len(said) != 4:
+    fields = text.decode(errors="replace").split("\n")
+    if len(fields) != 4:
         raise ProtocolError("a greeting that says something else")
-    sock.sendall(_hmac(secret, b"R", ours, theirs))
-    return PushConnection(sock, _hmac(secret, b"S", ours, theirs), b"R", b"E"), Caller(*said)
+    sock.sendall(_hmac(secret, b"R", receiver_random, caller_random))
+    return PushConnection(sock, _hmac(secret, b"S", receiver_random, caller_random), b"R", b"E"), Caller(*fields)
 
 
 def connect_receiver(
     address: tuple[str, int], secret: bytes, caller: Caller, *, timeout: float, tls: ssl.SSLContext | None = None
 ) -> PushConnection:
-    """The caller's side. OSError or Refused if nobody is there who knows the secret."""
+    """Connect and do the caller's side. Raise OSError, or ProtocolError if the receiver does not know the secret."""
     sock = socket.create_connection(address, timeout=timeout)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             sock = tls.wrap_socket(sock, server_hostname=address[0])
-        theirs, ours = receive_exactly(sock, 16), os.urandom(16)
+        receiver_random, caller_random = receive_exactly(sock, 16), os.urandom(16)
         text = "\n".join((caller.role, caller.server, caller.peer, caller.epoch)).encode()
-        proof = _hmac(secret, b"E", theirs, ours, text)
-        sock.sendall(_MAGIC + ours + struct.pack(">H", len(text)) + text + proof)
-        if not hmac.compare_digest(receive_exactly(sock, 32), _hmac(secret, b"R", theirs, ours)):
+        proof = _hmac(secret, b"E", receiver_random, caller_random, text)
+        sock.sendall(_MAGIC + caller_random + struct.pack(">H", len(text)) + text + proof)
+        if not hmac.compare_digest(receive_exactly(sock, 32), _hmac(secret, b"R", receiver_random, caller_random)):
             raise ProtocolError("whoever listens there does not know the secret")
-        return PushConnection(sock, _hmac(secret, b"S", theirs, ours), b"E", b"R")
+        return PushConnection(sock, _hmac(secret, b"S", receiver_random, caller_random), b"E", b"R")
     except BaseException:
         sock.close()
         raise
 
 
 def receive_exactly(sock: socket.socket, length: int) -> bytes:
-    """So many bytes; EOFError if the other side ends before."""
-    got = bytearray(length)
-    view, at = memoryview(got), 0
-    while at < length:
-        count = sock.recv_into(view[at:])
+    """Receive `length` bytes; raise EOFError if the other side ends before."""
+    received = bytearray(length)
+    view, position = memoryview(received), 0
+    while position < length:
+        count = sock.recv_into(view[position:])
         if not count:
             raise EOFError
-        at += count
-    return bytes(got)
+        position += count
+    return bytes(received)
 
 
 def _hmac(secret: bytes, what: bytes, *parts: bytes) -> bytes:
     return hmac.new(secret, what + b"".join(parts), "sha256").digest()
 
 
-# The rows that a frame says were touched, by table. Numbers are little-endian:
+# The rows of a frame, by table. Numbers are little-endian:
 #
-#     name        n: 2 bytes, n bytes                        one after another, for each table
+#     name        n: 2 bytes, n bytes                        repeated for each table
 #     kind        1 byte: 0 rows, 1 files were bulk-loaded, or a region is new
 #     written     8 bytes: the newest entry's write time
 #     rows        n: 4 bytes; n oldest times, n newest times (8 bytes each), n + 1 offsets (4 bytes), the row keys
 #
-# `java/viewkeeper/push/Touched.java` writes it. A row may come more than once.
+# `java/viewkeeper/push/Touched.java` writes it. A row may occur more than once.
 
 
 Times = npt.NDArray[np.int64]
@@ -176,20 +177,20 @@ _HEAD = struct.Struct("<BqI")
 
 
 class MalformedFrame(ValueError):
-    """The bytes are no such list."""
+    """The bytes are not a complete list of rows."""
 
 
 @dataclass(frozen=True)
 class TouchedRows:
-    """Rows of one table: their keys, and the oldest and newest time of the cells that touched each."""
+    """Written rows of one table: their keys, and the oldest and newest time of the cells written to each."""
 
     keys: pa.Array
     oldest: Times
     newest: Times
     newest_write_time: int
-    """When the newest of these entries was written, by its region server's clock."""
+    """Time at which the newest of these entries was written, by its region server's clock."""
     is_bulk_loaded: bool = False
-    """Files were bulk-loaded, or the table was emptied or made anew: any row may have changed."""
+    """Files were bulk-loaded, or the table was truncated or created again: any row may have changed."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -208,39 +209,41 @@ NO_ROWS = TouchedRows(pa.array([], pa.binary()), np.empty(0, np.int64), np.empty
 
 
 def decode_tables(data: bytes) -> dict[str, TouchedRows]:
-    """The tables of a frame's body; Malformed if it is not whole."""
+    """Decode a frame's body into rows by table; raise MalformedFrame if it is incomplete."""
     found: dict[str, list[TouchedRows]] = {}
-    at = 0
+    position = 0
     try:
-        while at < len(data):
-            (length,) = struct.unpack_from("<H", data, at)
-            name = data[at + 2 : at + 2 + length].decode()
-            at += 2 + length
-            kind, written, rows = _HEAD.unpack_from(data, at)
-            at += _HEAD.size
-            oldest = np.frombuffer(data, "<i8", rows, at)
-            newest = np.frombuffer(data, "<i8", rows, at + 8 * rows)
-            offsets = np.frombuffer(data, "<i4", rows + 1, at + 16 * rows)
-            at += 16 * rows + 4 * (rows + 1)
+        while position < len(data):
+            (length,) = struct.unpack_from("<H", data, position)
+            name = data[position + 2 : position + 2 + length].decode()
+            position += 2 + length
+            kind, write_time, rows = _HEAD.unpack_from(data, position)
+            position += _HEAD.size
+            oldest = np.frombuffer(data, "<i8", rows, position)
+            newest = np.frombuffer(data, "<i8", rows, position + 8 * rows)
+            offsets = np.frombuffer(data, "<i4", rows + 1, position + 16 * rows)
+            position += 16 * rows + 4 * (rows + 1)
             size = int(offsets[-1])
-            if kind > 1 or not name or offsets[0] or bool((np.diff(offsets) < 0).any()) or at + size > len(data):
+            if kind > 1 or not name or offsets[0] or bool((np.diff(offsets) < 0).any()) or position + size > len(data):
                 raise MalformedFrame("a table's rows are not whole")
             keys = pa.Array.from_buffers(
-                pa.binary(), rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[at : at + size])]
+                pa.binary(),
+                rows,
+                [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data[position : position + size])],
             )
-            at += size
-            found.setdefault(name, []).append(TouchedRows(keys, oldest, newest, written, kind == 1))
+            position += size
+            found.setdefault(name, []).append(TouchedRows(keys, oldest, newest, write_time, kind == 1))
     except (struct.error, ValueError) as error:
         raise error if isinstance(error, MalformedFrame) else MalformedFrame(str(error)) from error
     return {name: concat_rows(parts) for name, parts in found.items()}
 
 
 def encode_tables(tables: Mapping[str, TouchedRows]) -> bytes:
-    """The bytes that `read` reads."""
+    """Encode rows for `decode_tables`."""
     out = []
     for name, rows in tables.items():
         text = name.encode()
-        keys = pa.concat_arrays([rows.keys])  # from offset 0
+        keys = pa.concat_arrays([rows.keys])  # copied, so that the buffers begin at offset 0
         lengths = np.asarray(pc.binary_length(keys), np.int32)
         offsets = np.zeros(len(keys) + 1, "<i4")
         np.cumsum(lengths, out=offsets[1:])
@@ -255,7 +258,7 @@ def encode_tables(tables: Mapping[str, TouchedRows]) -> bytes:
 
 
 def concat_rows(parts: Sequence[TouchedRows]) -> TouchedRows:
-    """All rows of several lists."""
+    """Concatenate lists of rows."""
     if len(parts) == 1:
         return parts[0]
     if not parts:

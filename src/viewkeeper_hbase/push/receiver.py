@@ -1,12 +1,12 @@
-"""The receiver: takes what region servers push, spools it, and only then says so.
+"""The receiver: accepts frames that region servers push, appends them to the spool, then acknowledges them.
 
-One thread for each connection. A caller that does not know the secret, or is of another peer or of an older life of it,
-a frame that is too long, has a wrong code or is not whole: refused, logged, and the connection is closed. HBase keeps
-what was refused and tries again; its writers notice nothing.
+Each connection has a thread. The receiver refuses a caller that does not know the secret or belongs to another
+peer or to an older epoch of it, and a frame that is too long, incomplete or has a wrong code; it logs the reason
+and closes the connection. HBase keeps what was refused and sends it again; its writers are not affected.
 
-    data       a frame of rows; answered "A" when it is durable, "N reason" if it was not taken
-    control    asked: what does your clock show, how long are your WALs, what is in the queues (`reach`)
-    reach      a maintainer in another process asks the same, and whether all has come
+    data       frames of rows; answered "A" when the rows are durable, "N reason" if they were not accepted
+    control    the receiver asks the region server for its clock, its WAL lengths and the queues (`completeness`)
+    reach      a maintainer in another process asks for the same, and whether push is complete
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _GREETING_TIMEOUT = 10.0
 _SILENCE_TIMEOUT = 3600.0
 _RETRY_PAUSE = 0.003
 _SHIPPING_WAIT = 0.05
-"""Seconds for which a region server waits with its answer for what it ships, while others wait for the line."""
+"""Seconds for which a region server may delay its answer until its WALs are shipped; other questions wait meanwhile."""
 
 _ANSWER_TIMEOUT = 5.0
-"""Seconds that a region server has for an answer. One that is slower is called again by itself, not waited for."""
+"""Seconds that a region server has for an answer. A slower one is disconnected; it reconnects by itself."""
 
 _LOST_WAL_INTERVAL = 10.0
-"""Seconds between two searches for WALs that are gone: each WAL of a queue is looked for."""
+"""Seconds between two searches for deleted WALs: a search checks the file of each WAL in a queue."""
 
 _MAX_CALLERS = 512
 _UNKNOWN_QUESTION = "no such question"
@@ -48,7 +48,7 @@ _RECREATE_HINT = "vk hbase push disable and enable make the peer anew"
 
 
 class Receiver:
-    """Listens at one address, from its making until `close`."""
+    """Listens at one address, from its construction until `close`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Receiver:
         self._lock = threading.Lock()
         self._epoch_lock = threading.Lock()
         self._question_lock = threading.Lock()
-        """One question at a time: answers come in the order of questions."""
+        """Held for one question at a time: answers come in the order of questions."""
         self._live_servers: frozenset[str] = frozenset()
         self._lost_checked_at = float("-inf")
         self._lost_wals: tuple[str, ...] = ()
@@ -86,76 +86,81 @@ class Receiver:
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         with self._lock:
-            wires = [one for one in self._wires if one is not None]
-        for one in wires:
-            one.close()
+            connections = [connection for connection in self._wires if connection is not None]
+        for connection in connections:
+            connection.close()
 
     @property
     def servers(self) -> list[str]:
-        """The region servers that are connected."""
+        """The connected region servers."""
         with self._lock:
             return sorted(self._controls)
 
-    # -- whether all has come -----------------------------------------------------------------------------------------
+    # -- completeness -------------------------------------------------------------------------------------------------
 
     def request_marks(self, unwanted_tables: Sequence[str]) -> WalMarks:
-        """Step 1 of `reach`: the region servers' clock, and how long their WALs are."""
+        """Do step 1 of `completeness`: ask the region servers for their clocks and the lengths of their WALs."""
         with self._question_lock:
             with self._lock:
                 controls = dict(self._controls)
             sent = [(server, c, c.send("M", c.unwanted_update(unwanted_tables))) for server, c in controls.items()]
             marks, clocks = dict[str, Mapping[str, int]](), list[int]()
             for server, control, number in sent:
-                told = control.receive("M", number) if number is not None else None
-                if told is not None:
-                    marks[server], clock = completeness.read_marks(told)
+                answer = control.receive("M", number) if number is not None else None
+                if answer is not None:
+                    marks[server], clock = completeness.read_marks(answer)
                     control.has_unwanted_tables = clock is not None
                     clocks += [clock] if clock is not None else []
-        known = bool(clocks) and len(clocks) == len(controls) and self._live_servers <= set(marks)
-        return WalMarks(marks, max(clocks) if known else None)
+        is_clock_known = bool(clocks) and len(clocks) == len(controls) and self._live_servers <= set(marks)
+        return WalMarks(marks, max(clocks) if is_clock_known else None)
 
     def check_completeness(self, wal_marks: WalMarks, timeout: float) -> Completeness:
-        """Whether everything has come that HBase had acknowledged when it was asked (`reach`, steps 2 and 3)."""
+        """Do steps 2 and 3 of `completeness`: check whether everything acknowledged at the time of `wal_marks` has
+        been pushed."""
         deadline = time.monotonic() + timeout
-        lacks: MissingChanges | None = MissingChanges("no region server is connected")
+        missing: MissingChanges | None = MissingChanges("no region server is connected")
         while wal_marks.marks:
-            left = deadline - time.monotonic()
-            listing = self._request_listing(wal_marks.marks, min(max(left, 0.0), _SHIPPING_WAIT))  # 2
+            remaining = deadline - time.monotonic()
+            listing = self._request_listing(wal_marks.marks, min(max(remaining, 0.0), _SHIPPING_WAIT))  # step 2
             if listing is None:
                 return Completeness(False, "no region server says what is in the queues")
             self._live_servers = listing.live_servers
-            lacks = completeness.find_missing(self._peer, wal_marks.marks, listing)  # 3
-            if lacks is None:
+            missing = completeness.find_missing(self._peer, wal_marks.marks, listing)  # step 3
+            if missing is None:
                 self._lost_wals = ()
                 return Completeness(True)
-            if not lacks.is_shipping or left <= 0:
+            if not missing.is_shipping or remaining <= 0:
                 break
         lost = self._find_lost_wals()
         if lost:
             return Completeness(False, f"the WAL {lost[0]} was deleted before it was shipped: {_RECREATE_HINT}", lost)
-        return Completeness(False, lacks.text if lacks is not None else "")
+        return Completeness(False, missing.text if missing is not None else "")
 
     def _request_listing(self, marks: WalLengths, timeout: float) -> QueueListing | None:
-        """What any one of them says of the queues, and each then of its own, when it is shipped or patience is over.
+        """Ask one region server for all queues, and each for its own as soon as its WALs are shipped or the timeout
+        is over.
 
-        Nobody waits for anybody: all are asked at once.
+        All servers are asked before any answer is read, so their waiting times overlap.
         """
         with self._question_lock:
             with self._lock:
-                asked = {server: self._controls[server] for server in marks if server in self._controls}
-            wait = all(control.can_wait for control in asked.values())
+                controls = {server: self._controls[server] for server in marks if server in self._controls}
+            wait = all(control.can_wait for control in controls.values())
             if not wait:
                 time.sleep(min(timeout, _RETRY_PAUSE))
-            first = next(iter(asked.values()), None)
+            first = next(iter(controls.values()), None)
             number = None if first is None else first.send("Q", ["others"] if wait else ())
-            how = f"{1000 * timeout:.0f}"
-            waits = [(c, c.send("W", [how, *_length_lines(marks[s])])) for s, c in asked.items() if c.can_wait]
-            told = None if first is None or number is None else first.receive("Q", number)
-            own = [c.receive("W", number) for c, number in waits if number is not None]
-        if told is None:
+            milliseconds = f"{1000 * timeout:.0f}"
+            waiting = [
+                (c, c.send("W", [milliseconds, *_length_lines(marks[s])])) for s, c in controls.items() if c.can_wait
+            ]
+            answer = None if first is None or number is None else first.receive("Q", number)
+            own_answers = [c.receive("W", number) for c, number in waiting if number is not None]
+        if answer is None:
             return None
         return completeness.update_listing(
-            completeness.read_listing(told), [completeness.read_listing(one) for one in own if one is not None]
+            completeness.read_listing(answer),
+            [completeness.read_listing(own_answer) for own_answer in own_answers if own_answer is not None],
         )
 
     def _ask(self, control: ControlLine, question: str) -> str | None:
@@ -164,15 +169,15 @@ class Receiver:
             return None if number is None else control.receive(question, number)
 
     def _find_lost_wals(self) -> tuple[str, ...]:
-        """The WALs that are gone, asked for every few seconds while not all has come."""
+        """Return the deleted WALs of the queues; the servers are asked every `_LOST_WAL_INTERVAL` seconds at most."""
         if time.monotonic() - self._lost_checked_at > _LOST_WAL_INTERVAL:
             self._lost_checked_at = time.monotonic()
             with self._lock:
                 controls = list(self._controls.values())
             for control in controls:
-                told = self._ask(control, "L")
-                if told is not None:
-                    self._lost_wals = completeness.read_lost(told)
+                answer = self._ask(control, "L")
+                if answer is not None:
+                    self._lost_wals = completeness.read_lost(answer)
                     break
         return self._lost_wals
 
@@ -191,26 +196,26 @@ class Receiver:
             threading.Thread(target=self._serve, args=(sock, caller[0]), daemon=True).start()
 
     def _serve(self, sock: socket.socket, host: str) -> None:
-        opened: PushConnection | None = None
+        connection: PushConnection | None = None
         try:
             sock.settimeout(_GREETING_TIMEOUT)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True)
-            opened, caller = protocol.accept_caller(sock, self._secret)
+            connection, caller = protocol.accept_caller(sock, self._secret)
             with self._lock:
-                self._wires.add(opened)
+                self._wires.add(connection)
             if self._is_closed:
                 return
             self._check_caller(caller)
             sock.settimeout(_SILENCE_TIMEOUT)
             if caller.role == "data":
-                self._receive_rows(opened, caller)
+                self._receive_rows(connection, caller)
             elif caller.role == "control":
-                self._serve_control(opened, caller)
+                self._serve_control(connection, caller)
             elif caller.role == "reach":
-                self._serve_maintainer(opened)
+                self._serve_maintainer(connection)
             else:
                 raise ProtocolError(f"a caller that wants to {caller.role}")
         except ProtocolError as refused:
@@ -221,9 +226,9 @@ class Receiver:
             LOG.error("%s: %s", host, error)
         finally:
             with self._lock:
-                self._wires.discard(opened)
-            if opened is not None:
-                opened.close()
+                self._wires.discard(connection)
+            if connection is not None:
+                connection.close()
             else:
                 sock.close()
 
@@ -233,9 +238,9 @@ class Receiver:
         if caller.peer != self._peer:
             raise ProtocolError(f"it is of the peer {caller.peer}, not {self._peer}")
         with self._epoch_lock:
-            known = self._spool.epoch
-            if known is not None and _epoch_number(caller.epoch) < _epoch_number(known):
-                raise ProtocolError(f"it is of an older life of the peer, {caller.epoch} and not {known}")
+            epoch = self._spool.epoch
+            if epoch is not None and _epoch_number(caller.epoch) < _epoch_number(epoch):
+                raise ProtocolError(f"it is of an older life of the peer, {caller.epoch} and not {epoch}")
             self._spool.begin_epoch(caller.epoch)
 
     def _receive_rows(self, connection: PushConnection, caller: Caller) -> None:
@@ -269,46 +274,48 @@ class Receiver:
             with self._lock:
                 if self._controls.get(caller.server) is control:
                     del self._controls[caller.server]
-            self._spool.notify_listeners()  # who maintains must find out by itself now what happened there
+            self._spool.notify_listeners()  # wakes the maintainer: it is no longer notified of this server's changes
             LOG.info("region server %s is not connected any more", caller.server)
 
     def _serve_maintainer(self, connection: PushConnection) -> None:
         while not self._is_closed:
-            said = json.loads(connection.receive())
-            if "marks" in said:
-                found: WalMarks | Completeness = self.check_completeness(
-                    WalMarks(said["marks"]), min(float(said["timeout"]), 30.0)
+            request = json.loads(connection.receive())
+            if "marks" in request:
+                result: WalMarks | Completeness = self.check_completeness(
+                    WalMarks(request["marks"]), min(float(request["timeout"]), 30.0)
                 )
             else:
-                found = self.request_marks(said["unwanted"])
-            connection.send(json.dumps(asdict(found)).encode())
+                result = self.request_marks(request["unwanted"])
+            connection.send(json.dumps(asdict(result)).encode())
 
 
 class ControlLine:
-    """The line to one region server: questions and answers, one after another."""
+    """The control connection to one region server: questions and answers in order."""
 
     def __init__(self, connection: PushConnection) -> None:
         self._wire = connection
         self._numbers = count()
         self._last_unwanted: tuple[str, ...] | None = None
         self.has_unwanted_tables = False
-        """Whether it knows yet what it was told last; an endpoint of before it told its clock does not."""
+        """Whether the server knows the tables sent last. An endpoint that does not report its clock does not
+        remember them."""
         self.can_wait = True
-        """Whether it can wait with an answer; an older one cannot."""
+        """Whether the server can delay an answer; an older endpoint cannot."""
 
     def unwanted_update(self, unwanted_tables: Sequence[str]) -> Sequence[str]:
-        """The tables that are not wanted, unless they are those of the last time: an empty list changes nothing."""
+        """Return the unwanted tables if they differ from those sent last, else nothing, which leaves them as they
+        are."""
         if self.has_unwanted_tables and self._last_unwanted == tuple(unwanted_tables):
             return ()
         self._last_unwanted = tuple(unwanted_tables)
         return self._last_unwanted
 
     def wait(self) -> None:
-        """Until nobody is there any more, which is noticed without a question too."""
+        """Return when the connection is closed, which is noticed even without a question."""
         self._wire.wait_for_end()
 
     def send(self, question: str, lines: Sequence[str]) -> int | None:
-        """Ask; the question's number, None if nobody is there any more."""
+        """Send a question; return its number, or None if the connection is closed."""
         number = next(self._numbers)
         try:
             self._wire.send("\n".join([f"{question} {number}", *lines]).encode())
@@ -318,23 +325,23 @@ class ControlLine:
         return number
 
     def receive(self, question: str, number: int) -> str | None:
-        """The answer; None if it did not come in time, or was that it cannot be said."""
+        """Return the answer; None if it did not come in time or is an error."""
         try:
             while True:
                 self._wire.settimeout(_ANSWER_TIMEOUT)
-                first, _, rest = self._wire.receive().decode().partition("\n")
-                if first == f"{question} {number}":
+                header, _, answer = self._wire.receive().decode().partition("\n")
+                if header == f"{question} {number}":
                     break
-        except (OSError, EOFError, ProtocolError):  # a frame that was read in part: the line is of no use any more
+        except (OSError, EOFError, ProtocolError):  # a frame that was read in part makes the connection unusable
             self._wire.close()
             return None
-        if rest.startswith("error ") and _UNKNOWN_QUESTION in rest:
+        if answer.startswith("error ") and _UNKNOWN_QUESTION in answer:
             self.can_wait = False
             return None
-        if rest.startswith("error "):
-            LOG.warning("a region server could not say: %s", rest.strip()[6:])
+        if answer.startswith("error "):
+            LOG.warning("a region server could not say: %s", answer.strip()[6:])
             return None
-        return rest
+        return answer
 
 
 def _length_lines(lengths: Mapping[str, int]) -> list[str]:

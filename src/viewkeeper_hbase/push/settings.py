@@ -1,9 +1,10 @@
-"""What a database has agreed with its HBase: which peer pushes what to whom. A note in the database, and a secret.
+"""The push agreement of a database with its HBase: a note in the database, and a secret.
 
     note `push.agreed`      the peer, the receivers, the namespaces and tables that it covers
-    push/secret             beside the spool: what receivers and region servers know
+    push/secret             beside the spool: the secret that receivers and region servers share
 
-Who maintains reads both. The region servers have theirs from the peer's configuration, or from a file of their own.
+The maintainer reads both. The region servers read the secret from the peer's configuration, or from a file of
+their own.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ _HINT = "Write receivers as host:port, as the region servers reach them."
 
 @dataclass(frozen=True)
 class PushAgreement:
-    """A database's push, as it was enabled."""
+    """The agreement made by `vk hbase push enable`."""
 
     peer: str
     receivers: tuple[str, ...]
     namespaces: tuple[str, ...]
     tables: tuple[str, ...] = ()
     certificate: str | None = None
-    """Files of the receiver's certificate and key: TLS."""
+    """File of the receivers' TLS certificate, with its key in `key`; None: no TLS."""
     key: str | None = None
 
     def is_covered(self, table: str) -> bool:
-        """Whether a table of HBase is pushed."""
+        """Return whether the changes of an HBase table are pushed."""
         return table.partition(":")[0] in self.namespaces or table in self.tables
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class PushAgreement:
 
 
 def parse_address(receiver: str) -> tuple[str, int]:
-    """`host:port` in two."""
+    """Split `host:port`."""
     host, _, port = receiver.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise BadValue(f"{receiver} is not the address of a receiver.", hint=_HINT)
@@ -70,12 +71,12 @@ def parse_address(receiver: str) -> tuple[str, int]:
 
 
 def push_directory(state: str) -> StateDirectory:
-    """Where spool and secret are, in the place of a database's state."""
+    """Return the directory of spool and secret, below the database's state."""
     return StateDirectory(state).subdirectory("push")
 
 
 def read_secret(directory: StateDirectory, *, create: bool = False) -> bytes:
-    """What both sides know; made if that is asked for and there is none."""
+    """Read the secret; with `create`, write a new one if there is none."""
     path = directory.fetch("secret", refresh=True)
     if not path.exists():
         if not create:

@@ -1,16 +1,18 @@
-"""What was pushed, until a batch has it: files of the state's place, written once and never changed.
+"""The spool: pushed changes as durable files of the state directory, until a batch contains them.
+
+Files are written once and never changed.
 
     push/id                       names this spool: one that was lost, or lost a file, is not mistaken for a whole one
-    push/epoch                    the life of the peer whose changes it holds
+    push/epoch                    the epoch (life) of the peer whose changes it holds
     push/lost                     WALs that were deleted before they were shipped, for which tables were compared
     push/<writer>-<number>.touched
-                                  "VKS1", XXH3 of the rest (8 bytes), a frame's rows (`touched`)
+                                  "VKS1", XXH3 of the rest (8 bytes), a frame's rows (`protocol`)
 
-Each writer (a receiver, from its start to its end) numbers its files from 1 without a gap. A **mark** says for each
-writer up to which number its files are in a batch: what comes later, from whichever writer, is after every mark that
-was taken before. Files that no mark will ever ask for are removed.
+Each writer (a receiver, from its start to its end) numbers its files from 1 without a gap. A **mark** is, for
+each writer, the number up to which its files have been read: every file that is written later, by any writer, is
+after every earlier mark. Files that no later mark can need are removed.
 
-A spool has a limit: beyond it nothing is taken, so HBase keeps its WALs, until batches have what is here.
+A spool has a limit: beyond it no frame is accepted, and HBase keeps its WALs until batches have read the spool.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ _MAGIC = b"VKS1"
 _SUFFIX = ".touched"
 _FUTURE_SUFFIX = "later"
 MAX_SPOOL_BYTES = 4 << 30
-"""Bytes that wait here before no more is taken."""
+"""Bytes in the spool beyond which no frame is accepted."""
 _SIZE_CHECK_INTERVAL = 10.0
-"""Seconds between two looks at what lies here: others take it away."""
+"""Seconds between two measurements of the spool's size: other processes remove files."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One file of the spool, read."""
+    """One file of the spool, decoded."""
 
     writer: str
     number: int
@@ -58,12 +60,12 @@ class Segment:
 
     @property
     def is_future(self) -> bool:
-        """Its rows wait for a time yet to come."""
+        """Whether all cells of its rows have future times."""
         return self.writer.endswith(_FUTURE_SUFFIX)
 
 
 class _Writer:
-    """Who numbers files."""
+    """A writer's name and the number of its last file."""
 
     def __init__(self, kind: str = "") -> None:
         self._kind = kind
@@ -76,9 +78,9 @@ class _Writer:
 
 
 class Spool:
-    """The files, and what is in them. Used from several threads. `most`: bytes beyond which nothing more is taken.
+    """The files of a spool and their contents. It may be used from several threads. `max_bytes` limits its size.
 
-    Who only `receives` does not remember what is in the files: that is for who reads them.
+    With `is_write_only`, for a process that only receives, the files' contents are not kept in memory.
     """
 
     def __init__(
@@ -90,29 +92,30 @@ class Spool:
         self._writer = _Writer()
         self._segment_names: set[str] = set()
         self._segments_by_writer: dict[str, list[Segment]] = {}
-        """By writer, in order; the same for each table in which something was touched: what is kept for readers that
-        come back is many times what a batch asks for, and that lies at the ends."""
+        """By writer, in order. `_segments_by_table` has the same for each table with written rows. Segments kept for
+        readers that return are many times those that a batch requests, and the latter are at the ends."""
         self._segments_by_table: dict[str, dict[str, list[Segment]]] = {}
         self._listeners: list[Callable[[], None]] = []
         directory.create()
         self.id = self._read_name("id") or self._write_name("id", secrets.token_hex(6))
         self.epoch = self._read_name("epoch")
-        """The peer's life whose changes are here; None before the first."""
+        """The epoch of the peer whose changes are here; None before the first."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     @property
     def life(self) -> str:
-        """Names this spool and the peer's life in it: between two of them something may have been lost."""
+        """Names this spool and the peer's epoch in it: between two lives, changes may have been lost."""
         return f"{self.id}.{self.epoch}"
 
     def begin_epoch(self, epoch: str) -> None:
-        """From now on, what comes is of this life of the peer. What lay between two lives was never sent."""
+        """Set the peer's epoch of what is appended from now on. Changes between two epochs were never sent."""
         if self.epoch != epoch:
             self.epoch = self._write_name("epoch", epoch)
 
     def record_lost_wals(self, wals: Sequence[str]) -> None:
-        """What these WALs held will never come: no mark is believed any more, so every table is compared, once."""
+        """Give the spool a new id when WALs were lost: earlier marks become invalid, so every table is compared
+        once."""
         if wals and not set(wals) <= set((self._read_name("lost") or "").split()):
             self.id = self._write_name("id", secrets.token_hex(6))
             self._write_name("lost", "\n".join(wals))
@@ -128,9 +131,10 @@ class Spool:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, data: bytes, *, is_future: bool = False) -> Segment:
-        """Keep a frame's rows. They are durable when this returns; Malformed leaves nothing behind.
+        """Append a frame's rows. They are durable on return; a MalformedFrame leaves nothing behind.
 
-        `later`: rows whose cells have times yet to come. They have a writer of their own, so that they keep no others.
+        With `is_future`, the rows' cells have future times. They get a writer of their own, so that they hold
+        back no other file.
         """
         tables = protocol.decode_tables(data)
         self._reserve_bytes(len(data))
@@ -140,7 +144,8 @@ class Spool:
             try:
                 self._write_file(segment.name, _MAGIC + struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data)
             except BaseException:
-                # Whether it is there is not known: its number must not be used again, and there must be no gap.
+                # The file may or may not exist. Its number must not be reused, and numbers must have no gap: a new
+                # name begins at 1.
                 writer.start_new_name()
                 raise
             writer.last_number += 1
@@ -150,7 +155,7 @@ class Spool:
         return segment
 
     def _reserve_bytes(self, added_bytes: int) -> None:
-        """StoreError if there is none: who sent it keeps it, and asks again."""
+        """Reserve space for a frame, or raise StoreError: the sender keeps the frame and sends it again."""
         with self._lock:
             if time.monotonic() - self._measured_at > _SIZE_CHECK_INTERVAL:
                 self._bytes, self._measured_at = self._directory.total_bytes(f"*{_SUFFIX}"), time.monotonic()
@@ -162,54 +167,55 @@ class Spool:
             self._bytes += added_bytes
 
     def on_changes(self, notify: Callable[[], None]) -> None:
-        """Call this whenever something was appended here, or who appends has come or gone."""
+        """Call `notify` whenever a file is appended here, or a region server connects or disconnects."""
         self._listeners.append(notify)
 
     def notify_listeners(self) -> None:
-        for told in self._listeners:
-            told()
+        for notify in self._listeners:
+            notify()
 
     def _write_file(self, name: str, data: bytes) -> None:
         path = self._directory / name
-        fresh = path.with_name(f".{name}.{secrets.token_hex(4)}")
+        temporary = path.with_name(f".{name}.{secrets.token_hex(4)}")
         try:
-            with fresh.open("xb") as file:
+            with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(path)
+            temporary.replace(path)
             flush_directory(path.parent)
         finally:
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         self._directory.upload(name)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read_new_segments(self) -> None:
-        """Read what others have appended."""
+        """Read the files that other processes have appended."""
         self.id, self.epoch = self._read_name("id") or self.id, self._read_name("epoch")
         new = self._unread_names()
         if not new:
             return
-        # A list may have a file and miss one that was there before: those are in a list that is made after it.
-        upto: dict[str, int] = {}
+        # A directory listing may contain a file and miss an earlier one, which is in every listing made afterwards.
+        last_numbers: dict[str, int] = {}
         for writer, number in map(_parse_name, new):
-            upto[writer] = max(upto.get(writer, 0), number)
+            last_numbers[writer] = max(last_numbers.get(writer, 0), number)
         for name in self._unread_names():
             writer, number = _parse_name(name)
-            if number <= upto.get(writer, 0):
+            if number <= last_numbers.get(writer, 0):
                 self._read_segment(name)
 
     def _unread_names(self) -> list[str]:
-        found = self._directory.list_names(f"*{_SUFFIX}")
-        return [name for name in found if name not in self._segment_names]
+        names = self._directory.list_names(f"*{_SUFFIX}")
+        return [name for name in names if name not in self._segment_names]
 
     def _read_segment(self, name: str) -> None:
         path = self._directory.fetch(name)
         try:
             segment = _read_segment_file(path)
         except CorruptState:
-            # What was pushed in it is lost: no mark is believed any more, so every table is compared with its image.
+            # The file's changes are lost: earlier marks become invalid, so every table is compared with its table
+            # image.
             self.id = self._write_name("id", secrets.token_hex(6))
             path.replace(path.with_suffix(".damaged"))
             return
@@ -220,39 +226,43 @@ class Spool:
         with self._lock:
             if segment.name not in self._segment_names:
                 self._segment_names.add(segment.name)
-                for kept in (
+                for by_writer in (
                     self._segments_by_writer,
                     *(self._segments_by_table.setdefault(table, {}) for table in segment.tables),
                 ):
-                    insort(kept.setdefault(segment.writer, []), segment, key=_segment_number)
+                    insort(by_writer.setdefault(segment.writer, []), segment, key=_segment_number)
 
     def current_mark(self) -> SpoolMark:
-        """All that is here."""
+        """Return the mark of everything in the spool."""
         with self._lock:
-            return {writer: written[-1].number for writer, written in self._segments_by_writer.items()}
+            return {writer: segments[-1].number for writer, segments in self._segments_by_writer.items()}
 
     def segments_after(self, mark: SpoolMark, table: str) -> list[Segment]:
-        """The files behind a mark that have rows of a table, each writer's in order."""
+        """Return the files after a mark that have rows of a table, each writer's in order."""
         with self._lock:
-            written = sorted(self._segments_by_table.get(table, {}).items())
-            return [one for writer, kept in written for one in kept[_count_up_to(kept, mark.get(writer, 0)) :]]
+            by_writer = sorted(self._segments_by_table.get(table, {}).items())
+            return [
+                segment
+                for writer, segments in by_writer
+                for segment in segments[_count_up_to(segments, mark.get(writer, 0)) :]
+            ]
 
     def remove(self, mark: SpoolMark) -> None:
-        """Forget the files up to a mark."""
+        """Remove the files up to a mark."""
         self._measured_at = float("-inf")
         for writer, number in mark.items():
             with self._lock:
-                written = self._segments_by_writer.get(writer, [])
-                gone = written[: _count_up_to(written, number)]
-            for segment in gone:
+                segments = self._segments_by_writer.get(writer, [])
+                read_segments = segments[: _count_up_to(segments, number)]
+            for segment in read_segments:
                 self._directory.remove(segment.name)
             with self._lock:
-                self._segment_names.difference_update(segment.name for segment in gone)
-                for kept in (self._segments_by_writer, *self._segments_by_table.values()):
-                    if writer in kept:
-                        del kept[writer][: _count_up_to(kept[writer], number)]
-                        if not kept[writer]:
-                            del kept[writer]
+                self._segment_names.difference_update(segment.name for segment in read_segments)
+                for by_writer in (self._segments_by_writer, *self._segments_by_table.values()):
+                    if writer in by_writer:
+                        del by_writer[writer][: _count_up_to(by_writer[writer], number)]
+                        if not by_writer[writer]:
+                            del by_writer[writer]
 
     @property
     def segment_count(self) -> int:
@@ -260,7 +270,7 @@ class Spool:
 
 
 def common_mark(marks: list[SpoolMark]) -> SpoolMark:
-    """What all of these marks have."""
+    """Return the mark up to which all of these marks have read."""
     writers = set.intersection(*(set(m) for m in marks)) if marks else set()
     return {writer: min(m[writer] for m in marks) for writer in writers}
 
@@ -268,7 +278,7 @@ def common_mark(marks: list[SpoolMark]) -> SpoolMark:
 def _read_segment_file(path: Path) -> Segment | None:
     try:
         data = path.read_bytes()
-    except FileNotFoundError:  # the batch that has it was faster
+    except FileNotFoundError:  # another process has removed it: a batch contains it
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
@@ -282,7 +292,7 @@ def _segment_number(segment: Segment) -> int:
 
 
 def _count_up_to(segments: Sequence[Segment], number: int) -> int:
-    """How many of them are up to this number."""
+    """Return how many of the segments have a number up to this one."""
     return bisect_right(segments, number, key=_segment_number)
 
 
@@ -291,21 +301,23 @@ def _parse_name(name: str) -> tuple[str, int]:
     return writer, int(number)
 
 
-# What a batch had of a table's pushed changes.
+# The mark of a table's pushed changes in a batch.
 
 
 @dataclass(frozen=True)
 class PushMark:
-    """Up to which mark of a spool's life. `complete`: that was known to be everything up to the batch's cut."""
+    """The mark up to which a batch has read, in one life of the spool. `is_complete`: push was complete up to the
+    batch's cut."""
 
     spool_life: str
     spool_mark: Mapping[str, int]
     is_complete: bool
     arrived_mark: Mapping[str, int] | None = field(default=None, compare=False)
-    """What had come when the batch read its rows: more than the mark, if some of it was of times after the cut. It is
-    not published: in the process that read them only."""
+    """The mark of everything in the spool when the batch read its rows: beyond `spool_mark` if some rows have times
+    after the cut. It is not published, and known only to the process that read them."""
     cut: int | None = field(default=None, compare=False)
-    """The cut at which it read them, likewise: of the files known by then, each row without a later time was read."""
+    """The cut at which the rows were read, likewise unpublished: of the files up to `arrived_mark`, every row
+    without a time after the cut was read."""
 
     def to_json(self) -> list[Any]:
         return [self.spool_life, dict(self.spool_mark), self.is_complete]

@@ -1,1 +1,1 @@
-"""HBase's Thrift2 gateway: connections, requests as bytes, replies decoded into Arrow."""
+"""A client of HBase's Thrift2 gateway: connections, requests encoded from Arrow, replies decoded into Arrow."""

@@ -1,4 +1,4 @@
-"""Namespaces, tables, families and regions of an HBase."""
+"""Administration through the gateway: namespaces, tables, families and regions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NO_TIME_TO_LIVE = 2147483647
 
 @dataclass(frozen=True)
 class ColumnFamily:
-    """A column family. What is None is left to HBase."""
+    """A column family. Settings that are None are left to HBase."""
 
     name: bytes
     max_versions: int | None = None
     min_versions: int | None = None
     keep_deleted_cells: bool | None = None
     time_to_live: int | None = None
-    """Seconds; None when cells never expire."""
+    """Seconds; None if cells never expire."""
     attributes: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Everything else, by HBase's names (BLOOMFILTER, COMPRESSION, ...)."""
+    """All other settings, by HBase's names (BLOOMFILTER, COMPRESSION, ...)."""
 
 
 @dataclass(frozen=True)
 class HBaseTableDescription:
-    """A table as HBase has it."""
+    """A table's description in HBase."""
 
     name: str
     families: tuple[ColumnFamily, ...]
@@ -43,7 +43,7 @@ class HBaseTableDescription:
 
 @dataclass(frozen=True)
 class Region:
-    """A key range of a table and the server that has it. Empty bytes: from the beginning, to the end."""
+    """A key range of a table and the server that serves it. Empty bytes mean the beginning or the end."""
 
     start: bytes
     stop: bytes
@@ -52,7 +52,7 @@ class Region:
 
 
 class HBaseAdmin:
-    """What a database administrator does. Names are `namespace:table`; without a namespace it is `default`."""
+    """Administrative calls. Names are `namespace:table`; without a namespace it is `default`."""
 
     def __init__(self, pool: GatewayPool) -> None:
         self._pool = pool
@@ -63,13 +63,13 @@ class HBaseAdmin:
         return sorted(self._pool.call("listNamespaces", repeatable=True))
 
     def create_namespace(self, name: str) -> None:
-        """AlreadyThere if it exists."""
+        """Create a namespace; raise AlreadyExists if it exists."""
         self._pool.call(
             "createNamespace", repeatable=False, namespaceDesc=thrift_interface().TNamespaceDescriptor(name=name)
         )
 
     def delete_namespace(self, name: str) -> None:
-        """Only an empty one can be."""
+        """Delete a namespace, which must be empty."""
         self._pool.call("deleteNamespace", repeatable=False, name=name)
 
     def require_namespace(self, name: str) -> None:
@@ -82,9 +82,9 @@ class HBaseAdmin:
     # -- tables -------------------------------------------------------------------------------------------------------
 
     def list_tables(self, namespace: str) -> list[str]:
-        """All tables of a namespace, as `namespace:table`."""
-        found = self._pool.call("getTableNamesByNamespace", repeatable=True, name=namespace)
-        return sorted(f"{namespace}:{table.qualifier.decode()}" for table in found)
+        """Return all tables of a namespace, as `namespace:table`."""
+        names = self._pool.call("getTableNamesByNamespace", repeatable=True, name=namespace)
+        return sorted(f"{namespace}:{table.qualifier.decode()}" for table in names)
 
     def exists(self, table: str) -> bool:
         return bool(self._call_for_table("tableExists", table))
@@ -93,31 +93,35 @@ class HBaseAdmin:
         return bool(self._call_for_table("isTableEnabled", table))
 
     def describe(self, table: str) -> HBaseTableDescription:
-        """NoSuchTable if it does not exist."""
-        said = self._descriptor_of(table)
+        """Describe a table; raise NoSuchTable if it does not exist."""
+        descriptor = self._descriptor_of(table)
         return HBaseTableDescription(
-            table, tuple(_decode_family(one) for one in said.columns or ()), dict(said.attributes or {})
+            table,
+            tuple(_decode_family(family) for family in descriptor.columns or ()),
+            dict(descriptor.attributes or {}),
         )
 
     def list_regions(self, table: str) -> list[Region]:
-        """The regions in key order; together they cover all keys. NoSuchTable if there is none.
+        """Return the regions in key order; together they cover all keys. Raise NoSuchTable if the table does not
+        exist.
 
-        While a region splits the gateway may fail with an internal error (seen): asked again, as with gaps.
+        While a region splits, the gateway may fail with an internal error (seen), or the regions may have gaps:
+        the call is repeated.
         """
         failed = 0
         while True:
             try:
-                found = self._pool.call(
+                locations = self._pool.call(
                     "getAllRegionLocations", repeatable=True, table_name=table, table=table.encode()
                 )
             except RequestRefused as error:
                 if isinstance(error, NoSuchTable) or failed >= self._pool.retry.max_retries:
                     raise
             else:
-                if not found and not self.exists(table):
+                if not locations and not self.exists(table):
                     address = self._pool.gateway.address
                     raise NoSuchTable(f"HBase at {address} has no table {table}.", hint="Check the name and namespace.")
-                regions = sorted(map(_decode_region, filter(_is_serving, found)), key=lambda region: region.start)
+                regions = sorted(map(_decode_region, filter(_is_serving, locations)), key=lambda region: region.start)
                 if _is_complete_cover(regions):
                     return regions
                 if failed >= self._pool.retry.max_retries:
@@ -133,9 +137,9 @@ class HBaseAdmin:
         splits: Sequence[bytes] = (),
         attributes: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """Create a table, cut into regions at the split keys. AlreadyThere if it exists.
+        """Create a table with regions split at the keys `splits`. Raise AlreadyExists if it exists.
 
-        A gateway that cannot take split keys (see `Connection.send`) makes a table of one region.
+        With a gateway that fails on split keys (see `Connection.send`), the table has one region.
         """
         descriptor = thrift_interface().TTableDescriptor(
             tableName=table_name(table),
@@ -153,27 +157,27 @@ class HBaseAdmin:
             self._change("createTable", table, desc=descriptor)
 
     def alter(self, table: str, attributes: Mapping[bytes, bytes]) -> None:
-        """Set attributes of a table (MAX_FILESIZE, ...), keeping its others and its families."""
-        said = self._descriptor_of(table)
-        said.attributes = {**(said.attributes or {}), **attributes}
-        self._change("modifyTable", table, piecewise=True, repeatable=True, desc=said)
+        """Set attributes of a table (MAX_FILESIZE, ...); its other attributes and its families are kept."""
+        descriptor = self._descriptor_of(table)
+        descriptor.attributes = {**(descriptor.attributes or {}), **attributes}
+        self._change("modifyTable", table, piecewise=True, repeatable=True, desc=descriptor)
 
     def add_family(self, table: str, family: ColumnFamily) -> None:
         self._change_family("addColumnFamily", table, family)
 
     def alter_family(self, table: str, family: ColumnFamily) -> None:
-        """Replace a family's settings: `replace(describe(table).family(name), ...)` keeps what is not named."""
+        """Replace a family's settings: `replace(describe(table).family(name), ...)` keeps the others."""
         self._change_family("modifyColumnFamily", table, family)
 
     def disable(self, table: str) -> None:
-        """Take a table out of service, which also writes what it has in memory to its files."""
+        """Take a table out of service, which also flushes its memory to files."""
         self._change("disableTable", table, tableName=table_name(table))
 
     def enable(self, table: str) -> None:
         self._change("enableTable", table, tableName=table_name(table))
 
     def truncate(self, table: str, *, keep_splits: bool = True) -> None:
-        """Throw all rows away. The table must be disabled; it is enabled afterwards."""
+        """Delete all rows. The table must be disabled; it is enabled afterwards."""
         self._change("truncateTable", table, tableName=table_name(table), preserveSplits=keep_splits)
 
     def drop(self, table: str) -> None:
@@ -197,7 +201,7 @@ class HBaseAdmin:
 
 
 def table_name(table: str) -> Any:
-    """The interface's own form of a name."""
+    """Return a name in the interface's own form."""
     namespace, colon, name = table.rpartition(":")
     if not name or (colon and not namespace):
         raise BadValue(f"{table!r} is not the name of an HBase table.", hint="Write namespace:table or table.")
@@ -205,7 +209,7 @@ def table_name(table: str) -> Any:
 
 
 def _family_descriptor(family: ColumnFamily) -> Any:
-    kept = thrift_interface().TKeepDeletedCells
+    keep_deleted = thrift_interface().TKeepDeletedCells
     return thrift_interface().TColumnFamilyDescriptor(
         name=family.name,
         attributes=dict(family.attributes) or None,
@@ -213,9 +217,9 @@ def _family_descriptor(family: ColumnFamily) -> Any:
         minVersions=family.min_versions,
         keepDeletedCells=None
         if family.keep_deleted_cells is None
-        else kept.TRUE
+        else keep_deleted.TRUE
         if family.keep_deleted_cells
-        else kept.FALSE,
+        else keep_deleted.FALSE,
         timeToLive=family.time_to_live,
     )
 
@@ -234,13 +238,13 @@ def _decode_family(descriptor: Any) -> ColumnFamily:
 
 
 def _is_serving(location: Any) -> bool:
-    """Not a copy, nor one that has been split in two."""
+    """Return whether a region serves reads: it is neither a replica nor offline nor split."""
     info = location.regionInfo
     return not (info.replicaId or info.offline or info.split)
 
 
 def _is_complete_cover(regions: Sequence[Region]) -> bool:
-    """Whether each begins where the one before ends, from the first key to the last."""
+    """Return whether each region begins where the previous one ends, from the first key to the last."""
     stops = [b"", *(region.stop for region in regions)]
     return bool(regions) and [region.start for region in regions] == stops[:-1] and stops[-1] == b""
 

@@ -1,7 +1,7 @@
-"""The rows of a gateway's reply, as places in its bytes.
+"""The rows of a gateway's reply, as byte offsets into the reply's frame.
 
-Finding out where things are (`frames`) and taking them out are two jobs: a reader that wants keys only, or three of
-sixteen columns, copies no others.
+Locating values (`reply_decoder`) and copying them are separate steps: a reader that needs only keys, or three of
+sixteen columns, copies nothing else.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from viewkeeper_hbase.thrift.connection import Frame
 Offsets = npt.NDArray[np.int64]
 
 PUT, DELETE, DELETE_FAMILY_VERSION, DELETE_COLUMN, DELETE_FAMILY = 4, 8, 10, 12, 14
-"""What a cell is: a value, or a marker that hides one version, a family's version, a column, a family."""
+"""The kind of a cell: a value, or a delete marker for one version, one version of a family, a column, a family."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """The rows of one reply: where in the frame each row key, column and value lies."""
+    """The rows of one reply: offsets of row keys, columns and values in the frame."""
 
     frame: Frame
     key_start: Offsets
@@ -48,7 +48,7 @@ class Cells:
 
     @cached_property
     def keys(self) -> pa.Array:
-        """Row keys, binary; null where nothing was found."""
+        """Row keys, binary; null for keys that were not found."""
         found = self.key_stop > 0
         return _slice_values(
             self.frame, self.key_start[found], self.key_stop[found], None if found.all() else _slice_indices(found)
@@ -56,7 +56,7 @@ class Cells:
 
     @cached_property
     def row(self) -> Offsets:
-        """For each cell, its row."""
+        """For each cell, the index of its row."""
         return np.repeat(np.arange(self.rows), np.diff(self.first))
 
     @cached_property
@@ -66,27 +66,27 @@ class Cells:
 
     @cached_property
     def columns(self) -> tuple[tuple[bytes, ...], npt.NDArray[np.int64]]:
-        """The columns `family:qualifier` that occur, and for each cell which of them it is of."""
+        """The columns `family:qualifier` that occur, and for each cell the index of its column."""
         return _identify_columns(self)
 
     def cells_of_column(self, column: bytes) -> Offsets:
-        """The cells of a column, in order."""
+        """Return the indices of a column's cells, ascending."""
         names, which = self.columns
         return np.flatnonzero(which == names.index(column)) if column in names else np.empty(0, np.int64)
 
     def newest_cells(self, column: bytes) -> Offsets:
-        """For each row, its first (newest) cell of a column, or -1."""
+        """Return for each row the index of its first (newest) cell of a column, or -1."""
         cells = self.cells_of_column(column)[::-1]
-        place = np.full(self.rows, -1, np.int64)
-        place[self.row[cells]] = cells  # of several versions the first one is written last, and stays
-        return place
+        newest = np.full(self.rows, -1, np.int64)
+        newest[self.row[cells]] = cells  # of several versions, the first one is assigned last and stays
+        return newest
 
     def column(self, column: bytes) -> pa.Array:
-        """For each row, the newest value of a column; null where it has none."""
+        """Return for each row the newest value of a column, or null."""
         return self.values_at(self.newest_cells(column))
 
     def values_at(self, positions: Offsets) -> pa.Array:
-        """For each row the value of its cell at that place; null where it is -1."""
+        """Return for each row the value of the cell with this index; null for -1."""
         has = positions >= 0
         cells = positions[has]
         return _slice_values(
@@ -94,47 +94,48 @@ class Cells:
         )
 
     def to_batch(self, columns: dict[str, bytes], *, key: str = "_key", time: str | None = None) -> pa.RecordBatch:
-        """A record batch: the row key, the named columns, and if asked for the newest cell's time of each row."""
+        """Return a record batch of the row key, the named columns and, in a column `time`, each row's newest cell
+        time."""
         arrays = {key: self.keys, **{name: self.column(column) for name, column in columns.items()}}
         if time is not None:
-            some = np.diff(self.first) > 0
+            has_cells = np.diff(self.first) > 0
             newest = np.zeros(self.rows, np.int64)
-            newest[some] = np.maximum.reduceat(self.time, self.first[:-1][some]) if len(self) else 0
-            arrays[time] = pa.array(newest, mask=~some)
+            newest[has_cells] = np.maximum.reduceat(self.time, self.first[:-1][has_cells]) if len(self) else 0
+            arrays[time] = pa.array(newest, mask=~has_cells)
         return pa.RecordBatch.from_pydict(arrays)
 
 
 def no_cells(frame: Frame) -> Cells:
-    """Those of a reply without rows."""
-    none = np.empty(0, np.int64)
-    return Cells(frame, none, none, np.zeros(1, np.int64), none, none, none, none, np.empty(0, np.uint8))
+    """Return the cells of a reply without rows."""
+    empty = np.empty(0, np.int64)
+    return Cells(frame, empty, empty, np.zeros(1, np.int64), empty, empty, empty, empty, np.empty(0, np.uint8))
 
 
-# -- what is at the places --------------------------------------------------------------------------------------------
+# -- values at offsets ------------------------------------------------------------------------------------------------
 
 
 def _slice_values(frame: Frame, start: Offsets, stop: Offsets, places: pa.Array | None) -> pa.Array:
-    """The byte ranges as a binary array. `start` and `stop` ascend.
+    """Return the byte ranges as a binary array. `start` and `stop` ascend.
 
-    The frame itself, cut at s0 e0 s1 e1 ..., is a binary array of ranges and the gaps between them: taking every second
-    element copies the ranges out in one go.
+    The frame itself, cut at s0 e0 s1 e1 ..., is a binary array of the ranges and the gaps between them: a take of
+    every second element copies the ranges out in one call.
     """
     if not len(start):
         return pa.nulls(len(places) if places is not None else 0, pa.binary())
     cuts = np.empty(2 * len(start), np.int32)
     cuts[0::2] = start
     cuts[1::2] = stop
-    whole = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(frame)])
-    return whole.take(pa.array(np.arange(0, len(cuts), 2)) if places is None else places)
+    ranges_and_gaps = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(frame)])
+    return ranges_and_gaps.take(pa.array(np.arange(0, len(cuts), 2)) if places is None else places)
 
 
 def _slice_indices(has: npt.NDArray[np.bool_]) -> pa.Array:
-    """For `_slices`: which range each of `has` is, null where it is False."""
+    """Return the take indices for `_slice_values`: one range for each True of `has`, null for each False."""
     return pa.array(2 * (np.cumsum(has) - 1), mask=~has)
 
 
 def _identify_columns(cells: Cells) -> tuple[tuple[bytes, ...], Offsets]:
-    """Tell columns apart by the bytes of their heads, eight at a time, the last eight overlapping those before."""
+    """Identify columns by the bytes of the cells' heads, eight at a time; the last eight overlap those before."""
     if not len(cells):
         return (), np.empty(0, np.int64)
     length = cells.value_start - 7 - cells.head_start
@@ -155,10 +156,10 @@ def _identify_columns(cells: Cells) -> tuple[tuple[bytes, ...], Offsets]:
         _, example, which = np.unique(digest, return_index=True, return_inverse=True)
         if not all(bool((w == w[example][which]).all()) for w in words):
             _, example, which = np.unique(np.stack(words, axis=1), axis=0, return_index=True, return_inverse=True)
-    named = [_column_name(cells, int(i)) for i in example]
-    names = tuple(dict.fromkeys(named))
-    if len(names) < len(named):  # a row has several versions of a column
-        which = np.array([names.index(name) for name in named])[which]
+    column_names = [_column_name(cells, int(i)) for i in example]
+    names = tuple(dict.fromkeys(column_names))
+    if len(names) < len(column_names):  # a row has several versions of a column
+        which = np.array([names.index(name) for name in column_names])[which]
     return names, which.astype(np.int64)
 
 

@@ -1,11 +1,12 @@
-"""Reading and writing rows of an HBase through its Thrift2 gateway.
+"""The client: reads and writes rows of an HBase through its Thrift2 gateway.
 
-What is said here about keys and columns is HBase's: a key is bytes, a column is `family:qualifier`, a cell is a value
-with a time. One row is changed atomically; a call over many rows is not: when it fails, some may be written.
+Keys and columns are HBase's: a key is bytes, a column is `family:qualifier`, a cell is a value with a time.
+Changes of one row are atomic. A call with several rows is not: when it fails, some of them may be written.
 
-A `time` given to a write is the time of its cells. Then the write can be repeated without harm, and is, when the
-connection fails or the server asks for it. Without one the server's clock gives the time, and a write whose reply is
-lost raises OutcomeUnknown. Times of one row must grow: a value at or below the time of an earlier delete stays hidden.
+The `time` of a write is the time of its cells. A write with a time can be repeated without harm, and the client
+does so when the connection fails or the server requests it. Without one the server's clock gives the time, and a
+write whose reply is lost raises OutcomeUnknown. Times of one row must increase: a value at or below the time of
+an earlier delete stays hidden.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class Cell(NamedTuple):
 
 
 class HBaseClient:
-    """A gateway, ready to use from several threads. Names are `namespace:table`."""
+    """A client of one gateway. It may be used from several threads. Names are `namespace:table`."""
 
     def __init__(self, gateway: Gateway, *, retry: RetryPolicy | None = None) -> None:
         self.pool = GatewayPool(gateway, retry=retry)
         self.admin = HBaseAdmin(self.pool)
         self._rows_per_call: dict[str, int] = {}
-        """How many rows of a table were asked for at once without a reply that was too long."""
+        """For each table, the number of rows that the next get requests, learned from the sizes of replies."""
 
     def check_gateway(self) -> None:
         """Raise unless an HBase Thrift2 gateway answers now."""
@@ -99,12 +100,14 @@ class HBaseClient:
         *,
         time: int | None = None,
     ) -> bool:
-        """Write if a column of the row has the expected value (None: has no value), in one step; whether it had.
+        """Write if a column of the row has the expected value (None: has no value), atomically; return whether it
+        did.
 
-        Never repeated by itself: OutcomeUnknown when the answer is lost. See `claim` for one that settles it.
+        The call is never repeated: OutcomeUnknown is raised when the answer is lost. `put_if_absent` settles that
+        case.
         """
         family, qualifier = split_column(column)
-        said = self.pool.call(
+        was_written = self.pool.call(
             "checkAndPut",
             repeatable=False,
             table_name=table,
@@ -115,7 +118,7 @@ class HBaseClient:
             value=expected,
             tput=_thrift_put(key, cells, time),
         )
-        return bool(said)
+        return bool(was_written)
 
     def change_if(
         self,
@@ -126,9 +129,10 @@ class HBaseClient:
         puts: Mapping[bytes, bytes],
         deletes: Sequence[bytes],
     ) -> bool:
-        """`change`, if a column of the row has the expected value, in one step; whether it had. Never repeated."""
+        """Do `change` if a column of the row has the expected value, atomically; return whether it did. Never
+        repeated."""
         family, qualifier = split_column(column)
-        said = self.pool.call(
+        was_written = self.pool.call(
             "checkAndMutate",
             repeatable=False,
             table_name=table,
@@ -140,24 +144,26 @@ class HBaseClient:
             value=expected,
             rowMutations=_thrift_mutations(key, puts, deletes, None),
         )
-        return bool(said)
+        return bool(was_written)
 
     def increment_counter(self, table: str, key: bytes, column: bytes) -> Cell:
-        """Add one to a counter that need not survive a crash: its value, and the server's clock (ms since 1970)."""
+        """Increment a counter without writing the WAL; return its value and the server's clock (ms since 1970)."""
         hbase = thrift_interface()
         family, qualifier = split_column(column)
-        asked = hbase.TIncrement(
+        request = hbase.TIncrement(
             row=key,
             columns=[hbase.TColumnIncrement(family=family, qualifier=qualifier or b"", amount=1)],
             durability=hbase.TDurability.SKIP_WAL,
         )
-        said = self.pool.call("increment", repeatable=True, table_name=table, table=table.encode(), tincrement=asked)
-        return Cell(said.columnValues[0].value, said.columnValues[0].timestamp)
+        result = self.pool.call(
+            "increment", repeatable=True, table_name=table, table=table.encode(), tincrement=request
+        )
+        return Cell(result.columnValues[0].value, result.columnValues[0].timestamp)
 
     def put_if_absent(self, table: str, key: bytes, column: bytes, value: bytes, *, time: int | None = None) -> bytes:
-        """Write a value where there is none, and give the value that is there now: one's own, or who was first.
+        """Write a value if the column has none; return the value that it has now: this one, or an earlier writer's.
 
-        With values that tell the claimants apart, a lost answer does no harm: the row says who won.
+        If every writer's value is distinct, a lost answer does no harm: the row says which writer was first.
         """
         failed = 0
         while True:
@@ -168,22 +174,22 @@ class HBaseClient:
                 failed += 1
                 if failed > self.pool.retry.max_retries:
                     raise
-            there = self.get(table, key, (column,))
-            if there:
-                return there[column].value
+            stored = self.get(table, key, (column,))
+            if stored:
+                return stored[column].value
 
     def get(
         self, table: str, key: bytes, columns: Sequence[bytes] = (), *, span: TimeRange | None = None
     ) -> dict[bytes, Cell] | None:
-        """The newest cells of a row (in a time range), by column; None if there are none."""
+        """Return the newest cells of a row (in a time range), by column; None if there are none."""
         hbase = thrift_interface()
-        wanted = [hbase.TColumn(family=f, qualifier=q) for f, q in map(split_column, columns)]
+        thrift_columns = [hbase.TColumn(family=f, qualifier=q) for f, q in map(split_column, columns)]
         time_range = hbase.TTimeRange(*span) if span else None
-        asked = hbase.TGet(row=key, columns=wanted or None, timeRange=time_range)
-        said = self.pool.call("get", repeatable=True, table_name=table, table=table.encode(), tget=asked)
-        return {b"%s:%s" % (c.family, c.qualifier): Cell(c.value, c.timestamp) for c in said.columnValues} or None
+        request = hbase.TGet(row=key, columns=thrift_columns or None, timeRange=time_range)
+        result = self.pool.call("get", repeatable=True, table_name=table, table=table.encode(), tget=request)
+        return {b"%s:%s" % (c.family, c.qualifier): Cell(c.value, c.timestamp) for c in result.columnValues} or None
 
-    # -- many rows ----------------------------------------------------------------------------------------------------
+    # -- batches of rows ----------------------------------------------------------------------------------------------
 
     def put_rows(
         self,
@@ -194,9 +200,11 @@ class HBaseClient:
         time: int | pa.Array | None = None,
         retry_unknown: bool = False,
     ) -> None:
-        """Write rows from binary arrays, one for each column; null writes no cell. One time for all, or one each.
+        """Write rows from binary arrays, one for each column; null writes no cell. `time` is one for all rows, or
+        one each.
 
-        `again`: repeat a call whose outcome is unknown, though the server's clock then gives its cells a later time.
+        With `retry_unknown`, a call whose outcome is unknown is repeated, even if the server's clock then gives
+        its cells a later time.
         """
         self._write(
             "putMultiple",
@@ -214,7 +222,8 @@ class HBaseClient:
         time: int | pa.Array | None = None,
         retry_unknown: bool = False,
     ) -> None:
-        """Delete rows, or all versions of some columns or families of them, up to a time; `again` as for puts."""
+        """Delete rows, or all versions of some columns or families, up to a time. `retry_unknown` is as in
+        `put_rows`."""
         self._write(
             "deleteMultiple",
             table,
@@ -231,39 +240,40 @@ class HBaseClient:
         span: TimeRange | None = None,
         versions: int | None = None,
     ) -> Iterator[Cells]:
-        """The rows of these keys, in their order; a key that is not there is a row with null for key and no cells."""
-        at, asked = 0, self._rows_per_call.get(table, thrift_scan.FIRST_ROWS)
+        """Yield the rows of these keys, in their order; a key that does not exist is a row with a null key and no
+        cells."""
+        at, row_count = 0, self._rows_per_call.get(table, thrift_scan.FIRST_ROWS)
         while at < len(keys):
             for message, count in request_encoder.encode_gets(
-                table.encode(), keys.slice(at, asked), columns, span, versions
+                table.encode(), keys.slice(at, row_count), columns, span, versions
             ):
                 cells = self.pool.attempt(
                     _rows_call("getMultiple", message), "getMultiple", repeatable=True, table_name=table
                 )
                 yield cells
                 at += count
-            asked = thrift_scan.next_row_count(cells.rows, len(cells.frame), asked)
-            self._rows_per_call[table] = min(asked, 10 * thrift_scan.FIRST_ROWS)
+            row_count = thrift_scan.next_row_count(cells.rows, len(cells.frame), row_count)
+            self._rows_per_call[table] = min(row_count, 10 * thrift_scan.FIRST_ROWS)
 
     def scan(self, table: str, scan: ScanRequest | None = None) -> Generator[Cells, None, None]:
-        """Rows in key order; goes on after a lost scanner where it stopped."""
+        """Yield rows in key order; if the scanner is lost, a new one resumes behind the last row."""
         return thrift_scan.scan_rows(self.pool, table, scan or ScanRequest())
 
     def scan_changed(
         self, table: str, span: TimeRange, *, start: bytes = b"", stop: bytes = b"", families: Sequence[bytes] = ()
     ) -> Iterator[Cells]:
-        """The rows with a cell or a delete marker in the time range: keys, columns, times and kinds; no values."""
-        wanted = ScanRequest(
+        """Yield the rows with a cell or delete marker in the time range: keys, columns, times and kinds; no values."""
+        request = ScanRequest(
             start=start,
             stop=stop,
-            columns=tuple(families),  # HBase takes no single columns in a raw scan
+            columns=tuple(families),  # HBase allows no single columns in a raw scan
             span=span,
             versions=2**31 - 1,
             raw=True,
             filter=b"KeyOnlyFilter()",
             cache_blocks=False,
         )
-        return thrift_scan.scan_rows(self.pool, table, wanted)
+        return thrift_scan.scan_rows(self.pool, table, request)
 
     def _write(self, method: str, table: str, messages: Iterable[tuple[bytes, int]], *, repeatable: bool) -> None:
         for message, _ in messages:
@@ -280,7 +290,7 @@ def _rows_call(method: str, message: bytes) -> Callable[[Connection], Cells]:
 def _write_call(method: str, message: bytes) -> Callable[[Connection], None]:
     def work(connection: Connection) -> None:
         frame = connection.exchange(method, message)
-        if connection.has_frames:  # else it was decoded on the way
+        if connection.has_frames:  # otherwise `exchange` has decoded the reply already
             connection.decode(method, frame)
 
     return work
@@ -295,20 +305,22 @@ def _thrift_put(key: bytes, cells: Mapping[bytes, bytes], time: int | None) -> A
 
 
 def _thrift_deletes(key: bytes, columns: Sequence[bytes], time: int | None) -> list[Any]:
-    """The deletes for a row. Whole families and single columns are deletes of different types."""
+    """Return the deletes for a row. Whole families and single columns need deletes of different types."""
     hbase = thrift_interface()
     types = hbase.TDeleteType
-    wanted = [hbase.TColumn(family=f, qualifier=q, timestamp=time) for f, q in map(split_column, columns)]
-    if not wanted:
+    thrift_columns = [hbase.TColumn(family=f, qualifier=q, timestamp=time) for f, q in map(split_column, columns)]
+    if not thrift_columns:
         return [hbase.TDelete(row=key, timestamp=time, deleteType=types.DELETE_COLUMNS)]
-    families = [column for column in wanted if column.qualifier is None]
-    single = [column for column in wanted if column.qualifier is not None]
-    both = ((families, types.DELETE_FAMILY), (single, types.DELETE_COLUMNS))
-    return [hbase.TDelete(row=key, columns=some, deleteType=kind) for some, kind in both if some]
+    families = [column for column in thrift_columns if column.qualifier is None]
+    single = [column for column in thrift_columns if column.qualifier is not None]
+    groups = ((families, types.DELETE_FAMILY), (single, types.DELETE_COLUMNS))
+    return [hbase.TDelete(row=key, columns=group, deleteType=kind) for group, kind in groups if group]
 
 
 def _thrift_mutations(key: bytes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes], time: int | None) -> Any:
     hbase = thrift_interface()
-    both = [hbase.TMutation(deleteSingle=one) for one in _thrift_deletes(key, deletes, time)] if deletes else []
-    both += [hbase.TMutation(put=_thrift_put(key, puts, time))] if puts else []
-    return hbase.TRowMutations(row=key, mutations=both)
+    mutations = (
+        [hbase.TMutation(deleteSingle=delete) for delete in _thrift_deletes(key, deletes, time)] if deletes else []
+    )
+    mutations += [hbase.TMutation(put=_thrift_put(key, puts, time))] if puts else []
+    return hbase.TRowMutations(row=key, mutations=mutations)

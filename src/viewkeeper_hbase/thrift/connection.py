@@ -1,11 +1,13 @@
-"""One connection to an HBase Thrift2 gateway: messages out, messages in, each within its time.
+"""One connection to an HBase Thrift2 gateway: sends calls and receives replies, each within a deadline.
 
-A message on the wire, framed transport and binary protocol (what `vk hbase start` runs, and the fast way here):
+A message on the wire, framed transport and binary protocol (the default of `vk hbase start`, and the fast way
+here):
 
     i32 size | 80 01 00 kind | i32 len, method | i32 seqid | struct | 00        all numbers big-endian
 
-The reply to a framed call is read as one block of bytes and can be decoded without building objects (`frames`). With
-the buffered transport or the compact protocol thriftpy2 decodes; it works the same, and slower.
+The reply to a framed call is received as one block of bytes and can be decoded without an object per field
+(`reply_decoder`). With the buffered transport or the compact protocol thriftpy2 decodes; the result is the same,
+but slower.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from viewkeeper_hbase.thrift.errors import NotThrift2Gateway, Unavailable
 
 T = TypeVar("T")
 Frame = npt.NDArray[np.uint8]
-"""The bytes of one reply, without the size in front."""
+"""The bytes of one reply, without the leading size."""
 
 _UNCHECKED_IDLE_TIME = 1.0
-"""Seconds after which an idle connection is looked at before it is used again; looking costs a system call."""
+"""Seconds after which an idle connection is checked before its next use; the check costs a system call."""
 _RECEIVE_BYTES = 1 << 14
 _MAX_FRAME_BYTES = 1 << 29
 """More than any gateway sends. 'HTTP' and 'SSH-' read as a size are larger."""
@@ -41,7 +43,8 @@ _MAX_FRAME_BYTES = 1 << 29
 
 @dataclass(frozen=True)
 class Tls:
-    """TLS to the gateway: the system's authorities unless a file is named; a client certificate if it asks for one."""
+    """TLS to the gateway: the system's certificate authorities unless a file is named; a client certificate if
+    required."""
 
     ca: str | None = None
     certificate: str | None = None
@@ -66,7 +69,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where the gateway is and how it is spoken to."""
+    """The gateway's address and connection settings."""
 
     host: str
     port: int = 9090
@@ -74,10 +77,10 @@ class Gateway:
     protocol: Literal["binary", "compact"] = "binary"
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
-    """Seconds for one call, from its first byte out to its last byte in."""
+    """Seconds for one call, from the first byte sent to the last byte received."""
     tls: Tls | None = None
     connect: Callable[[], socket.socket] | None = None
-    """A connection of one's own making (a tunnel, a proxy) instead of host and port."""
+    """A function that opens the connection (a tunnel, a proxy) in place of host and port."""
 
     def __post_init__(self) -> None:
         if self.transport not in ("framed", "buffered") or self.protocol not in ("binary", "compact"):
@@ -96,7 +99,7 @@ class Gateway:
 
 
 class ConnectionLost(Exception):
-    """The connection failed in a call. `sent`: the server may have got the whole call."""
+    """The connection failed during a call. `was_sent`: the server may have received the whole call."""
 
     def __init__(self, reason: str, *, was_sent: bool, timed_out: bool = False) -> None:
         super().__init__(reason)
@@ -107,7 +110,7 @@ class ConnectionLost(Exception):
 
 @cache
 def thrift_interface() -> Any:
-    """Our IDL as thriftpy2 loads it."""
+    """Return the packaged IDL as thriftpy2 loads it."""
     try:
         import thriftpy2
     except ImportError:
@@ -119,7 +122,7 @@ def thrift_interface() -> Any:
 
 
 class Connection:
-    """An open connection; one user at a time. After `Lost` it is closed and of no use."""
+    """An open connection for one user at a time. After ConnectionLost it is closed and cannot be used."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -134,11 +137,11 @@ class Connection:
 
     @property
     def has_frames(self) -> bool:
-        """Whether `receive` is possible: replies come as blocks in the binary protocol."""
+        """Whether `receive` is possible: replies are frames of the binary protocol."""
         return self._stream is None and self.gateway.protocol == "binary"
 
     def call(self, method: str, *, piecewise: bool = False, **arguments: Any) -> Any:
-        """Call and decode with thriftpy2. Raises the IDL's exceptions, TApplicationException, or `Lost`."""
+        """Call and decode with thriftpy2. Raises the IDL's exceptions, TApplicationException or ConnectionLost."""
         message = self.encode_call(method, **arguments)
         deadline = self.send(message, piecewise=piecewise)
         if self._stream is not None:
@@ -151,7 +154,8 @@ class Connection:
         return self.decode(method, self.receive(deadline))
 
     def exchange(self, method: str, message: bytes) -> Frame:
-        """Send a call that was encoded in the binary protocol (`batches`), and give its reply as such a frame."""
+        """Send a call encoded in the binary protocol (`request_encoder`), and return its reply as a frame of that
+        protocol."""
         if self.has_frames:
             return self.receive(self.send(message))
         _, protocol = _memory_protocol(Gateway("localhost"), message)
@@ -161,7 +165,7 @@ class Connection:
         return reply_frame(method, self.call(method, **vars(arguments)))
 
     def encode_call(self, method: str, **arguments: Any) -> bytes:
-        """The bytes of a call."""
+        """Encode a call as bytes."""
         from thriftpy2.thrift import TMessageType
 
         self._sequence_number += 1
@@ -172,12 +176,13 @@ class Connection:
         return bytes(buffer.getvalue())
 
     def send(self, message: bytes, *, piecewise: bool = False) -> float:
-        """Send a call's bytes; the deadline for its reply. Calls may be sent ahead: replies come in order.
+        """Send a call's bytes; return the deadline for its reply. Several calls may be sent first: replies come in
+        order.
 
-        `piecewise` makes each byte a frame of its own. HBase 2.6 takes split keys and the attributes of tables and
-        families from where Thrift has put them without looking at where they begin and end, and gets the whole frame
-        (seen); what does not lie in one frame, Thrift copies out, and it is right. Only gateways with a thread for
-        each connection (the default) take a call in several frames.
+        `piecewise` sends each byte as a frame of its own. HBase 2.6 uses the buffers of split keys and of the
+        attributes of tables and families without regard to where they begin and end, so it gets the whole frame
+        (seen). Thrift copies a value that is not contained in one frame, and the copy is right. Only gateways
+        with a thread for each connection (the default) accept a call in several frames.
         """
         deadline = time.monotonic() + self.gateway.read_timeout
         if self._stream is None:
@@ -186,15 +191,16 @@ class Connection:
         try:
             self._socket.sendall(message)
         except OSError as error:
-            # A server that closes early may still have got it all: only a whole frame is acted upon, and sendall
-            # gives no count, so "sent" is the careful answer.
+            # A server that closes early may still have received the call: it executes only a whole frame, and sendall
+            # returns no count, so "sent" is the safe answer.
             raise self._connection_lost(error, sent=True) from error
         return deadline
 
     def receive(self, deadline: float) -> Frame:
-        """The next reply, as bytes."""
+        """Receive the next reply as bytes."""
         try:
-            # One read gets the size and, of a short reply, all of it; what belongs to the next reply waits in `_ahead`.
+            # One read gets the size and, of a short reply, all of it; bytes of the next reply stay in
+            # `_unread_bytes`.
             while len(self._unread_bytes) < 4:
                 self._unread_bytes += self._require_bytes(self._socket.recv(_RECEIVE_BYTES))
             size: int = struct.unpack_from(">i", self._unread_bytes)[0]
@@ -206,25 +212,25 @@ class Connection:
                     hint="Check the port; for a gateway started without -f use transport=buffered.",
                 )
             frame = np.empty(size, np.uint8)
-            got = min(size, len(self._unread_bytes) - 4)
-            frame[:got] = np.frombuffer(self._unread_bytes, np.uint8, got, 4)
-            self._unread_bytes = self._unread_bytes[4 + got :]
-            if got < size:
-                self._fill(frame.data[got:], deadline)
+            received = min(size, len(self._unread_bytes) - 4)
+            frame[:received] = np.frombuffer(self._unread_bytes, np.uint8, received, 4)
+            self._unread_bytes = self._unread_bytes[4 + received :]
+            if received < size:
+                self._fill(frame.data[received:], deadline)
         except OSError as error:
             raise self._connection_lost(error, sent=True) from error
         self.last_used = time.monotonic()
         return frame
 
     def decode(self, method: str, frame: Frame) -> Any:
-        """A reply's value, or its exception raised."""
+        """Return a reply's value, or raise its exception."""
         try:
             return self._decode(method, _memory_protocol(self.gateway, frame.tobytes())[1])
         except EOFError as error:
             raise self._connection_lost(error, sent=True) from error
 
     def is_usable(self) -> bool:
-        """Whether the other side has neither closed an idle connection nor sent anything unasked."""
+        """Return whether the other side has neither closed an idle connection nor sent unexpected bytes."""
         if time.monotonic() - self.last_used < _UNCHECKED_IDLE_TIME:
             return True
         try:
@@ -275,7 +281,7 @@ class Connection:
             self._socket.settimeout(self.gateway.read_timeout)
 
     def _require_bytes(self, received: T) -> T:
-        """What was read, which is nothing only when the other side has closed."""
+        """Return what was read; nothing was read only if the other side has closed the connection."""
         if not received:
             raise ConnectionResetError("the gateway closed the connection")
         return received
@@ -283,20 +289,22 @@ class Connection:
     def _connection_lost(self, error: Exception, *, sent: bool) -> ConnectionLost:
         self.close()
         timed_out = isinstance(error, TimeoutError)
-        why = f"no answer within {self.gateway.read_timeout:g} s" if timed_out else str(error) or type(error).__name__
-        return ConnectionLost(why, was_sent=sent, timed_out=timed_out)
+        reason = (
+            f"no answer within {self.gateway.read_timeout:g} s" if timed_out else str(error) or type(error).__name__
+        )
+        return ConnectionLost(reason, was_sent=sent, timed_out=timed_out)
 
 
 def _open_socket(gateway: Gateway) -> socket.socket:
     try:
-        plain = (
+        plain_socket = (
             gateway.connect()
             if gateway.connect
             else socket.create_connection((gateway.host, gateway.port), timeout=gateway.connect_timeout)
         )
-        if plain.family in (socket.AF_INET, socket.AF_INET6):
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if plain_socket.family in (socket.AF_INET, socket.AF_INET6):
+            plain_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     except socket.gaierror as error:
         raise Unavailable(
             f"The host name {gateway.host} of HBase's gateway is not known ({error.strerror}).",
@@ -313,11 +321,11 @@ def _open_socket(gateway: Gateway) -> socket.socket:
             hint="Check host, port, and that the Thrift2 gateway runs (`vk hbase status`, or `hbase thrift2 start`).",
         ) from error
     if gateway.tls is None:
-        return plain
+        return plain_socket
     try:
-        return gateway.tls.context().wrap_socket(plain, server_hostname=gateway.host)
+        return gateway.tls.context().wrap_socket(plain_socket, server_hostname=gateway.host)
     except OSError as error:
-        plain.close()
+        plain_socket.close()
         raise NotThrift2Gateway(
             f"HBase's gateway at {gateway.address} and we cannot agree on TLS: {error}.",
             hint="Check that it speaks TLS, and the ca option.",
@@ -325,7 +333,7 @@ def _open_socket(gateway: Gateway) -> socket.socket:
 
 
 def reply_frame(method: str, results: Any) -> Frame:
-    """The frame that a framed, binary gateway would have sent: for replies that came in another way."""
+    """Encode results as the frame of a framed, binary gateway, for replies that came in another form."""
     from thriftpy2.thrift import TMessageType
 
     buffer, protocol = _memory_protocol(Gateway("localhost"))
@@ -339,7 +347,7 @@ def reply_frame(method: str, results: Any) -> Frame:
 
 
 def _memory_protocol(gateway: Gateway, value: bytes = b"") -> tuple[Any, Any]:
-    """A buffer and a protocol that reads from it and writes to it; the compiled ones where they can be had."""
+    """Return a memory buffer and a protocol on it, the compiled ones if they are available."""
     from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol, TCyBinaryProtocol
     from thriftpy2.transport import TCyMemoryBuffer, TMemoryBuffer
 
@@ -350,7 +358,7 @@ def _memory_protocol(gateway: Gateway, value: bytes = b"") -> tuple[Any, Any]:
 
 
 def _stream_protocol(gateway: Gateway, connection: socket.socket) -> Any:
-    """A protocol that reads from the connection itself, for replies whose size is not known beforehand."""
+    """Return a protocol that reads from the connection itself, for replies without a leading size."""
     from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
     from thriftpy2.transport import TBufferedTransport, TSocket
 

@@ -1,12 +1,13 @@
-"""What can go wrong between us and HBase, as errors that say where and what to do next.
+"""Errors of HBase and its gateway, with the object that failed and the next step.
 
-Two questions decide what a caller may do, so they are types:
+Two kinds determine what a caller may do next, so they are types:
 
-    Unavailable       nothing was done, or doing it again is harmless: it was retried, and is worth trying later
-    OutcomeUnknown    the call may have been done: look before doing it again
+    Unavailable       nothing was done, or repeating the call is harmless: it was retried, and may succeed later
+    OutcomeUnknown    the call may have been executed: check before repeating it
 
-The rest are answers: the server refused, and would refuse again. The gateway's own word is not enough: for a batch of
-puts it says `canRetry` also when a family does not exist (seen), and for a missing table it sends the bare name (seen).
+The others are answers: the server refused the call, and would refuse it again. The gateway's own flag does not
+suffice: for a batch of puts it says `canRetry` even if a family does not exist (seen), and for a missing table it
+sends only the name (seen).
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from viewkeeper.errors import StoreError
 
 
 class Unavailable(StoreError):
-    """HBase or its gateway does not answer; doing the call again is harmless."""
+    """HBase or its gateway does not answer; repeating the call is harmless."""
 
 
 class OutcomeUnknown(StoreError):
-    """The connection was lost, or the server gave up, after a call that must not be done twice was sent."""
+    """A call that must not be repeated was sent, and then the connection was lost or the server gave up."""
 
 
 class NotThrift2Gateway(StoreError):
-    """Something answers at the address, but not an HBase Thrift2 gateway as it was asked for."""
+    """The server at the address is not an HBase Thrift2 gateway with the configured transport and protocol."""
 
 
 class RequestRefused(StoreError):
-    """HBase says no, and would say it again."""
+    """HBase refuses the call, and would refuse it again."""
 
 
 class NoSuchTable(RequestRefused):
@@ -49,11 +50,11 @@ class AlreadyExists(RequestRefused):
 
 
 class PermissionDenied(RequestRefused):
-    """The gateway's user, or the user it acts for, may not do this."""
+    """The gateway's user, or the user it acts for, lacks the permission."""
 
 
 class ScannerLost(StoreError):
-    """The gateway no longer knows the scanner: a new one goes on after the last row seen."""
+    """The gateway no longer knows the scanner: a new one resumes behind the last row returned."""
 
 
 _REFUSALS: tuple[tuple[str, type[RequestRefused], str], ...] = (
@@ -74,9 +75,9 @@ _JAVA_CLASS = re.compile(r"(?:[a-z]\w*\.)+(?=[A-Z])")
 
 
 def refusal_error(message: str, address: str, table: str | None) -> RequestRefused | None:
-    """The error for a server's message that says no; None when it is one that may pass."""
+    """Return the error for a server's message that is a refusal; None if a repeated call may succeed."""
     first = _JAVA_CLASS.sub("", message.strip().split("\n")[0])
-    # A batch of puts says: Failed 2 actions: <reason>: 2 times, servers with issues: ...
+    # A batch of puts reports: Failed 2 actions: <reason>: 2 times, servers with issues: ...
     reason = re.sub(r"^Failed \d+ actions?: (.*?)(: \d+ times?, servers with issues: .*)?$", r"\1", first)
     if table is not None and reason in (table, table.removeprefix("default:")):
         return NoSuchTable(f"HBase at {address} has no table {table}.", hint="Check the name, namespace included.")
@@ -84,6 +85,6 @@ def refusal_error(message: str, address: str, table: str | None) -> RequestRefus
         return NoSuchTable(f"The table {table} of HBase at {address} is disabled.", hint="Enable the table.")
     for name, kind, hint in _REFUSALS:
         if name in message:
-            said = first.split(", {TABLE_ATTRIBUTES")[0][:300]
-            return kind(f"HBase at {address}{f', table {table}' if table else ''}: {said}.", hint=hint)
+            text = first.split(", {TABLE_ATTRIBUTES")[0][:300]
+            return kind(f"HBase at {address}{f', table {table}' if table else ''}: {text}.", hint=hint)
     return None

@@ -1,14 +1,15 @@
-"""Connections kept for the next call, and calls done again when that is right.
+"""The connection pool: keeps idle connections for the next call, and retries failed calls where that is safe.
 
-    failed how                                      repeatable call        any other
-    could not connect                               again                  again (nothing was sent)
-    connection lost in mid-call                     again                  OutcomeUnknown
-    server says: may pass (TIOError.canRetry)       again                  OutcomeUnknown
-    no answer within its time                       Unavailable            OutcomeUnknown
-    server says no                                  Refused                Refused
+    failure                                         repeatable call        other call
+    could not connect                               retry                  retry (nothing was sent)
+    connection lost in mid-call                     retry                  OutcomeUnknown
+    server says: temporary (TIOError.canRetry)      retry                  OutcomeUnknown
+    no answer within the deadline                   Unavailable            OutcomeUnknown
+    server refuses                                  RequestRefused         RequestRefused
 
-A call is repeatable when doing it twice is the same as once: reads, and writes whose cells have explicit times.
-"Again" is after a pause that doubles, with some chance in it so that many clients do not come back together.
+A call is repeatable if executing it twice has the same effect as once: reads, and writes whose cells have
+explicit times. The pause before a retry doubles each time, with a random factor so that clients do not retry
+simultaneously.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from viewkeeper_hbase.thrift.errors import (
 T = TypeVar("T")
 
 _MAX_IDLE_SECONDS = 30.0
-"""Seconds. A gateway closes connections on which it hears nothing for 60 s."""
+"""Seconds. A gateway closes connections on which it receives nothing for 60 s."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how fast a failed call is done again."""
+    """Number and pauses of retries."""
 
     max_retries: int = 6
     first_pause: float = 0.1
@@ -63,7 +64,7 @@ class GatewayPool:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A connection for one user; kept afterwards unless the block raised."""
+        """Yield a connection for one user; it is kept afterwards unless the block raised."""
         connection = self._acquire()
         try:
             yield connection
@@ -79,7 +80,7 @@ class GatewayPool:
             connection.close()
 
     def check_gateway(self) -> None:
-        """One call that only an HBase Thrift2 gateway answers, without a second try and within the connect time-out."""
+        """Do one call that only an HBase Thrift2 gateway answers, without retries and within the connect timeout."""
         gateway = self.gateway
         connection = Connection(
             replace(gateway, read_timeout=min(gateway.read_timeout, max(gateway.connect_timeout, 1.0)))
@@ -119,7 +120,7 @@ class GatewayPool:
     def attempt(
         self, work: Callable[[Connection], T], method: str, *, repeatable: bool, table_name: str | None = None
     ) -> T:
-        """Do `work` with a connection, again where the table above says so."""
+        """Do `work` with a connection; retry as in the table above."""
         failed = 0
         while True:
             try:
@@ -133,13 +134,13 @@ class GatewayPool:
     def raise_unless_retryable(
         self, error: Exception, method: str, failed: int, *, repeatable: bool, table_name: str | None
     ) -> None:
-        """Return if a call that failed may be done again (after `failed` earlier failures); else raise the reason."""
+        """Return if a failed call may be retried (after `failed` earlier failures); otherwise raise the reason."""
         address = self.gateway.address
         where = f"{method} at {address}" + (f" (table {table_name})" if table_name else "")
-        more = failed < self.retry.max_retries
+        can_retry = failed < self.retry.max_retries
         tried = f" after {failed + 1} tries" if failed else ""
         if isinstance(error, Unavailable):
-            if more:
+            if can_retry:
                 return
             raise error
         if isinstance(error, ConnectionLost):
@@ -147,7 +148,7 @@ class GatewayPool:
                 raise OutcomeUnknown(
                     f"HBase's {where} may or may not have happened: {error.reason}.", hint="Look before doing it again."
                 ) from error
-            if more and not error.timed_out:
+            if can_retry and not error.timed_out:
                 return
             raise Unavailable(
                 f"HBase's {where} failed{tried}: {error.reason}.",
@@ -157,19 +158,19 @@ class GatewayPool:
             raise ScannerLost(f"HBase's {where} was refused: {error.message}.", hint="Open a new scanner.") from error
         if isinstance(error, thrift_interface().TIOError):
             message = error.message or "no reason given"
-            no = refusal_error(message, address, table_name)
-            if no is None and not error.canRetry:
-                no = RequestRefused(
+            refusal = refusal_error(message, address, table_name)
+            if refusal is None and not error.canRetry:
+                refusal = RequestRefused(
                     f"HBase's {where} was refused: {message.splitlines()[0][:300]}.", hint="The gateway's log has more."
                 )
-            if no is not None:
-                raise no from error
+            if refusal is not None:
+                raise refusal from error
             if not repeatable:
                 raise OutcomeUnknown(
                     f"HBase's {where} may or may not have happened: {message.splitlines()[0][:300]}.",
                     hint="Look before doing it again.",
                 ) from error
-            if not more:
+            if not can_retry:
                 raise Unavailable(
                     f"HBase's {where} failed{tried}: {message.splitlines()[0][:300]}.",
                     hint="Check HBase's own health; the call can be done again.",

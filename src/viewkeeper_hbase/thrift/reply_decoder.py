@@ -1,7 +1,7 @@
-"""Rows out of a gateway's reply without building an object for each cell.
+"""Decodes the rows of a gateway's reply without an object per cell.
 
-A reply to getScannerRows, getScannerResults or getMultiple in the binary protocol (numbers big-endian, `s` = i32 length
-and bytes):
+A reply to getScannerRows, getScannerResults or getMultiple in the binary protocol (numbers big-endian, `s` = i32
+length and bytes):
 
     message   80 01 00 02 | s method | i32 seqid | 0f 0000 0c i32 results | result ... | 00
     result    0b 0001 s row | 0f 0002 0c i32 cells | cell ... | tail           a row
@@ -9,17 +9,18 @@ and bytes):
     tail      02 0003 stale | 02 0004 partial | 00
     cell      0b 0001 s family | 0b 0002 s qualifier | 0b 0003 s value | 0a 0004 i64 time | 03 0006 kind | 00
 
-Where a thing ends depends on the lengths inside it, so a parser must go step by step; numpy must not. The way out:
+The end of an element depends on the lengths inside it, so a parser must proceed step by step, which numpy cannot.
+The vectorised decoder avoids this:
 
-1. *Guess*: rows and cells both begin `0b 00 01 00 00`. All places with these bytes are candidates; a value may hold
-   them too.
-2. *Reach*: for all candidates at once, read the lengths and compute where the next one would have to begin.
-3. *Prove*: the first candidate is where the message header ends. If each one's successor is the next candidate, then by
-   induction all are real and none is missing. Candidates that are skipped by a successor lie inside a value: dropped.
-4. *Check* the fixed bytes and the counts of every real one.
+1. *Guess*: rows and cells both begin with `0b 00 01 00 00`. All offsets of these bytes are candidates; a value may
+   contain them too.
+2. *Reach*: for all candidates at once, read the lengths and compute where the next element would have to begin.
+3. *Prove*: the first candidate is where the message header ends. If the successor of each is the next candidate, then
+   by induction all are real and none is missing. Candidates that a successor skips are inside a value and are dropped.
+4. *Check* the fixed bytes and the counts of every real candidate.
 
-A frame that does not come out (tags, fields that HBase 2.6 does not send, rows without cells) goes to the walker, which
-reads one field after the other and accepts whatever Thrift allows.
+A frame that fails a step (unknown fields, fields that HBase 2.6 does not send, rows without cells) is decoded by
+`decode_slowly`, which reads one field after the other and accepts whatever Thrift allows.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from viewkeeper.errors import StoreError
 from viewkeeper_hbase.thrift.cells import PUT, Cells, Offsets, no_cells
 from viewkeeper_hbase.thrift.connection import Frame
 
-# Rows out of any reply that Thrift allows, one field after the other: slow, and what `frames` is checked against.
+# The field-by-field decoder: slow, and the reference for the vectorised one.
 
 
 class UnreadableReply(StoreError):
-    """A reply that is not what the interface says."""
+    """The reply does not conform to the interface."""
 
 
 _FIXED = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
@@ -46,7 +47,7 @@ _STRING, _STRUCT, _MAP, _SET, _LIST = 11, 12, 13, 14, 15
 
 
 class ThriftReader:
-    """Reads Thrift's binary protocol from one place to the next, never beyond the end."""
+    """Reads Thrift's binary protocol sequentially, never beyond the end."""
 
     def __init__(self, frame: Frame, offset: int) -> None:
         self.bytes = frame.tobytes()
@@ -66,7 +67,7 @@ class ThriftReader:
         return start, stop
 
     def read_field(self) -> tuple[int, int]:
-        """Type and number of the next field; type 0 ends a struct."""
+        """Return type and number of the next field; type 0 ends a struct."""
         kind = self.read_number(">B")
         return (kind, self.read_number(">h")) if kind else (0, 0)
 
@@ -94,29 +95,29 @@ class ThriftReader:
 
 
 def decode_slowly(frame: Frame, start: int, results: int) -> Cells:
-    """The same as `_together`, for any frame that Thrift allows."""
-    walker = ThriftReader(frame, start)
+    """Return the same as `_decode_vectorised`, for any frame that Thrift allows."""
+    reader = ThriftReader(frame, start)
     keys: list[tuple[int, int]] = []
     first = [0]
     cells: list[tuple[int, int, int, int, int]] = []
     try:
         for _ in range(results):
             key = (0, 0)
-            while (field := walker.read_field()) != (0, 0):
+            while (field := reader.read_field()) != (0, 0):
                 if field == (_STRING, 1):
-                    key = walker.read_string()
+                    key = reader.read_string()
                 elif field == (_LIST, 2):
-                    walker.read_number(">B")
-                    cells.extend(_read_cell(walker) for _ in range(walker.read_number(">i")))
+                    reader.read_number(">B")
+                    cells.extend(_read_cell(reader) for _ in range(reader.read_number(">i")))
                 else:
-                    walker.skip(field[0])
+                    reader.skip(field[0])
             keys.append(key)
             first.append(len(cells))
-        if walker.read_field() != (0, 0):
+        if reader.read_field() != (0, 0):
             raise struct.error("there is more than the results")
     except struct.error as error:
         raise UnreadableReply(
-            f"The gateway's reply cannot be read at byte {walker.offset}: {error}.",
+            f"The gateway's reply cannot be read at byte {reader.offset}: {error}.",
             hint="Report this with the version of HBase.",
         ) from error
     key_of = np.array(keys, np.int64).reshape(-1, 2).T
@@ -161,7 +162,7 @@ def _read_cell(reader: ThriftReader) -> tuple[int, int, int, int, int]:
 
 
 def decode_frame(frame: Frame) -> Cells | None:
-    """The rows of a reply; None when the reply is an exception, which `Connection.decode` raises."""
+    """Decode the rows of a reply; return None if it is an exception, which `Connection.decode` raises."""
     start, results = _read_header(frame)
     if results < 0:
         return None
@@ -172,12 +173,12 @@ def decode_frame(frame: Frame) -> Cells | None:
 
 
 def count_results(frame: Frame) -> int:
-    """How many results a reply holds, found or not; -1 for an exception."""
+    """Return how many results a reply holds, including keys not found; -1 for an exception."""
     return _read_header(frame)[1]
 
 
 def _read_header(frame: Frame) -> tuple[int, int]:
-    """Where the first result begins and how many there are; -1 if it is not a list of results."""
+    """Return the offset of the first result and the number of results; -1 if the reply is no list of results."""
     head = frame[:300].tobytes()
     if len(head) < 16 or head[:3] != b"\x80\x01\x00":
         raise UnreadableReply("The gateway's reply is not a Thrift message.", hint="Check port and protocol.")
@@ -187,11 +188,11 @@ def _read_header(frame: Frame) -> tuple[int, int]:
     return start + 8, struct.unpack_from(">i", head, start + 4)[0]
 
 
-# -- all at once ------------------------------------------------------------------------------------------------------
+# -- vectorised -------------------------------------------------------------------------------------------------------
 
 
 def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bool) -> Cells | None:
-    """Steps 1 to 4 of the module; None if the frame is not of the usual form."""
+    """Do steps 1 to 4 of the module; return None if the frame does not have the usual form."""
     size = len(frame)
     end = size - 1
     if results == 0 or end - start < 17:
@@ -208,9 +209,10 @@ def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bo
     if not len(at) or at[0] != start:
         return None
 
-    # 2 reach: `word` clipped to the frame, so that a false candidate's nonsense length reads something, not beyond
-    def read(place: Offsets) -> Offsets:
-        return word[np.minimum(place, last_word)].astype(np.int64)
+    # 2 reach: offsets are clipped to the frame, so that a false candidate's meaningless length is never read beyond
+    # it
+    def read(offsets: Offsets) -> Offsets:
+        return word[np.minimum(offsets, last_word)].astype(np.int64)
 
     after = at + 7 + read(at + 3)
     form = read(after)
@@ -221,26 +223,26 @@ def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bo
     value_start = value_head + 7
     value_stop = value_start + read(value_head + 3)
     cell_end = value_stop + 16
-    # A cell is followed by a cell (0b), or by its row's tail. A miss is followed by its tail.
+    # A cell is followed by a cell (0b), or by its row's tail. A key not found is followed by its tail.
     tail = np.where(is_miss, at + 8, cell_end)
     has_tail = is_miss | (is_cell & (frame[np.minimum(tail, end)] == 2))
     succ = np.where(is_row & ~is_miss, after + 8, np.where(has_tail, tail + 9, cell_end))
 
     # 3 prove
-    kept = _follow_chain(at, succ, end)
-    if kept is None:
+    real = _follow_chain(at, succ, end)
+    if real is None:
         return None
-    if len(kept) < len(at):
+    if len(real) < len(at):
         at, after, value_head, value_start, value_stop, cell_end, tail = (
-            a[kept] for a in (at, after, value_head, value_start, value_stop, cell_end, tail)
+            a[real] for a in (at, after, value_head, value_start, value_stop, cell_end, tail)
         )
-        is_row, is_cell, is_miss, has_tail = (a[kept] for a in (is_row, is_cell, is_miss, has_tail))
+        is_row, is_cell, is_miss, has_tail = (a[real] for a in (is_row, is_cell, is_miss, has_tail))
     is_row &= ~is_miss
     is_cell &= ~is_miss
 
     # 4 check
     in_cell = np.flatnonzero(is_cell)
-    close, stop = tail[has_tail], value_stop[in_cell]
+    tail_start, stop = tail[has_tail], value_stop[in_cell]
     starts_result = is_row | is_miss
     first_token = np.flatnonzero(starts_result)
     counts = np.where(is_row, read(after + 4), 0)[first_token]
@@ -253,9 +255,9 @@ def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bo
         # A result begins exactly after a tail.
         and bool((starts_result[1:] == has_tail[:-1]).all())
         and bool(has_tail[-1])
-        and bool((read(close) & 0xFFFFFF00 == 0x02000300).all())
-        and bool((read(close + 4) & 0xFFFFFF00 == 0x02000400).all())
-        and bool((frame[close + 8] == 0).all())
+        and bool((read(tail_start) & 0xFFFFFF00 == 0x02000300).all())
+        and bool((read(tail_start + 4) & 0xFFFFFF00 == 0x02000400).all())
+        and bool((frame[tail_start + 8] == 0).all())
         and bool((read(value_head[in_cell]) & 0xFFFFFF00 == 0x0B000300).all())
         and bool((read(stop) & 0xFFFFFF00 == 0x0A000400).all())
         and bool((read(stop + 11) & 0xFFFFFF00 == 0x03000600).all())
@@ -281,27 +283,27 @@ def _decode_vectorised(frame: Frame, start: int, results: int, *, has_misses: bo
 
 
 def _follow_chain(starts: Offsets, successors: Offsets, end: int) -> Offsets | None:
-    """The candidates that are real: reached from the first one. None if the chain does not lead to the end."""
+    """Return the real candidates: those reached from the first one. None if the chain does not lead to the end."""
     breaks = np.flatnonzero(successors[:-1] != starts[1:])
     if not len(breaks):
         return np.arange(len(starts)) if successors[-1] == end else None
-    to = np.searchsorted(starts, successors)
-    jumps = to[breaks].tolist()
+    targets = np.searchsorted(starts, successors)
+    jumps = targets[breaks].tolist()
     real = np.zeros(len(starts), bool)
-    here = 0
-    # Each turn takes a run of real candidates up to a break, and jumps over the false ones behind it.
+    current = 0
+    # Each iteration marks a run of real candidates up to a break, and jumps over the false ones after it.
     run = 0
     breaks_list = breaks.tolist()
     while True:
-        while run < len(breaks_list) and breaks_list[run] < here:
+        while run < len(breaks_list) and breaks_list[run] < current:
             run += 1
         stop = breaks_list[run] if run < len(breaks_list) else len(starts) - 1
-        real[here : stop + 1] = True
-        place = int(successors[stop])
-        if place == end:
+        real[current : stop + 1] = True
+        successor = int(successors[stop])
+        if successor == end:
             return np.flatnonzero(real)
         if run == len(breaks_list):
             return None
-        here = jumps[run]
-        if here <= stop or here >= len(starts) or starts[here] != place:
+        current = jumps[run]
+        if current <= stop or current >= len(starts) or starts[current] != successor:
             return None

@@ -1,4 +1,4 @@
-"""Many rows into a gateway's call, from Arrow columns, without building an object for each row.
+"""Encodes calls with batches of rows from Arrow columns, without an object per row.
 
 The calls (binary protocol, numbers big-endian, `s` = i32 length, bytes; parts in [] may be missing):
 
@@ -11,9 +11,9 @@ The calls (binary protocol, numbers big-endian, `s` = i32 length, bytes; parts i
                     column: 0b 0001 s family | [0b 0002 s qualifier] | [0a 0003 i64 time] | 00
                     range: 0a 0001 i64 from | 0a 0002 i64 to | 00
 
-Within a batch only keys, values, cell counts and times differ, so a row is a join of constants and Arrow arrays, and
-the joined array's own bytes are the call. Calls are cut below the size that a gateway takes: a framed one refuses more
-than 2 MB unless `hbase.regionserver.thrift.framed.max_frame_size_in_mb` says otherwise.
+Within a batch only keys, values, cell counts and times differ, so a row is a join of constants and Arrow arrays,
+and the joined array's own bytes are the call. Calls are cut below the gateway's limit: a framed gateway refuses
+more than 2 MB unless `hbase.regionserver.thrift.framed.max_frame_size_in_mb` sets another limit.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from viewkeeper.errors import BadValue, TooLarge
 from viewkeeper.model.arrow_buffers import one_chunk
 
 MAX_CALL_BYTES = 2_000_000 - 64_000
-"""Bytes of one call, its header included."""
+"""Maximum bytes of one call, including its header."""
 ROWS_PER_CHUNK = 10_000
 
 Message = bytes
 TimeRange = tuple[int, int]
-"""From (included) and to (excluded)."""
+"""From (inclusive) and to (exclusive)."""
 
 
 def encode_puts(
     table: bytes, keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None
 ) -> Iterator[tuple[Message, int]]:
-    """putMultiple calls, each with its number of rows. A null is a cell that is not written; a row needs one cell."""
+    """Yield putMultiple calls, each with its number of rows. A null is a cell that is not written; a row needs one
+    cell."""
     for part in _row_chunks(keys, columns, time):
         cells = [_encode_cells(column, values) for column, values in part.columns.items()]
         counts = np.zeros(len(part.keys), np.int32)
@@ -68,51 +69,51 @@ def encode_puts(
 def encode_deletes(
     table: bytes, keys: pa.Array, columns: Sequence[bytes], time: int | pa.Array | None
 ) -> Iterator[tuple[Message, int]]:
-    """deleteMultiple calls: whole rows, or all versions of some columns or families, up to a time."""
+    """Yield deleteMultiple calls for whole rows, or for all versions of some columns or families, up to a time."""
     of_families = [split_column(column)[1] is None for column in columns]
     if columns and any(of_families) != all(of_families):
         raise BadValue("Families and single columns cannot be deleted in one call.", hint="Call once for each.")
     kind = b"\x08\x00\x04" + struct.pack(">i", 2 if any(of_families) else 1) + b"\x00"
     for part in _row_chunks(keys, {}, time):
         if columns:
-            # Only a whole row's delete looks at the row's time; a column brings its own (and one for all rows).
+            # HBase uses the row's time only for whole rows; a column has its own time, here the same for all rows.
             if isinstance(time, pa.Array):
                 raise BadValue(
                     "Column deletes of one call have one time.", hint="Delete whole rows, or call once for each time."
                 )
-            where: list[Any] = [_encode_columns(columns, time)]
+            selection: list[Any] = [_encode_columns(columns, time)]
         else:
-            where = _encode_time(part.time)
+            selection = _encode_time(part.time)
         yield from _cut_into_calls(
             "deleteMultiple",
             table,
-            _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), *where, kind]),
+            _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), *selection, kind]),
         )
 
 
 def encode_gets(
     table: bytes, keys: pa.Array, columns: Sequence[bytes], span: TimeRange | None, versions: int | None
 ) -> Iterator[tuple[Message, int]]:
-    """getMultiple calls."""
-    rest = _encode_columns(columns, None) if columns else b""
+    """Yield getMultiple calls, each with its number of rows."""
+    options = _encode_columns(columns, None) if columns else b""
     if span is not None:
-        rest += b"\x0c\x00\x04" + struct.pack(">BhqBhqB", 10, 1, span[0], 10, 2, span[1], 0)
+        options += b"\x0c\x00\x04" + struct.pack(">BhqBhqB", 10, 1, span[0], 10, 2, span[1], 0)
     if versions is not None:
-        rest += struct.pack(">Bhi", 8, 5, versions)
+        options += struct.pack(">Bhi", 8, 5, versions)
     for part in _row_chunks(keys, {}, None):
         yield from _cut_into_calls(
-            "getMultiple", table, _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), rest + b"\x00"])
+            "getMultiple", table, _join_pieces([b"\x0b\x00\x01", _length_prefixed(part.keys), options + b"\x00"])
         )
 
 
 def split_column(column: bytes) -> tuple[bytes, bytes | None]:
-    """Family and qualifier of `family:qualifier`; `family` alone has no qualifier, `family:` an empty one."""
+    """Split `family:qualifier`; `family` alone has no qualifier, `family:` an empty one."""
     family, colon, qualifier = column.partition(b":")
     return family, qualifier if colon else None
 
 
 class _RowChunk:
-    """A stretch of rows, small enough for one array's 32-bit offsets."""
+    """Consecutive rows, few enough for the 32-bit offsets of one array."""
 
     def __init__(self, keys: pa.Array, columns: Mapping[bytes, pa.Array], time: int | pa.Array | None) -> None:
         self.keys = keys
@@ -145,16 +146,16 @@ def _encode_cells(column: bytes, values: pa.Array) -> pa.Array:
 
 
 def _encode_columns(columns: Sequence[bytes], time: int | None) -> bytes:
-    said = b"\x0f\x00\x02\x0c" + struct.pack(">i", len(columns))
+    encoded = b"\x0f\x00\x02\x0c" + struct.pack(">i", len(columns))
     for column in columns:
         family, qualifier = split_column(column)
-        said += (
+        encoded += (
             b"\x0b\x00\x01"
             + _encode_string(family)
             + (b"" if qualifier is None else b"\x0b\x00\x02" + _encode_string(qualifier))
         )
-        said += (b"" if time is None else struct.pack(">Bhq", 10, 3, time)) + b"\x00"
-    return said
+        encoded += (b"" if time is None else struct.pack(">Bhq", 10, 3, time)) + b"\x00"
+    return encoded
 
 
 def _encode_time(time: int | pa.Array | None) -> list[Any]:
@@ -170,7 +171,7 @@ def _encode_string(value: bytes) -> bytes:
 
 
 def _length_prefixed(values: pa.Array) -> pa.Array:
-    """Each value with its length in front; null stays null."""
+    """Prefix each value with its length; null stays null."""
     lengths = _big_endian(np.asarray(pc.fill_null(pc.binary_length(values), 0)), ">i4")
     return pc.binary_join_element_wise(lengths, values, b"")
 
@@ -196,15 +197,15 @@ def _cut_into_calls(method: str, table: bytes, rows: pa.Array) -> Iterator[tuple
     )
     ends = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
     data = memoryview(rows.buffers()[2])
-    room = MAX_CALL_BYTES - len(head) - 5
+    max_row_bytes = MAX_CALL_BYTES - len(head) - 5
     at = 0
     while at < len(rows):
-        to = int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
-        if to == at:
+        stop = int(np.searchsorted(ends, ends[at] + max_row_bytes, side="right")) - 1
+        if stop == at:
             raise TooLarge(
                 f"A row of {int(ends[at + 1] - ends[at]):,} bytes for HBase table {table.decode()} is over the"
-                f" {room:,} bytes that its gateway takes in one call.",
+                f" {max_row_bytes:,} bytes that its gateway takes in one call.",
                 hint="Make the row smaller.",
             )
-        yield b"".join((head, struct.pack(">i", to - at), data[ends[at] : ends[to]], b"\x00")), to - at
-        at = to
+        yield b"".join((head, struct.pack(">i", stop - at), data[ends[at] : ends[stop]], b"\x00")), stop - at
+        at = stop

@@ -1,12 +1,13 @@
-"""Reading a key range, whatever happens on the way.
+"""Scans a key range, and resumes after failures.
 
-1. Ask for the first rows in a single call: most scans end there. Then open a scanner on the gateway.
-2. When a reply is in, ask for the next rows *before* decoding it, so that gateway and client work at the same time.
-3. How many rows are asked for follows their size: a reply is about `REPLY_BYTES`, whether rows are small or large.
-4. A scanner that is lost (time-out, moved region, restarted gateway, broken connection) is opened anew behind the last
-   whole row that was handed out: nothing is seen twice, nothing is left out. A row is always read whole.
+1. The first rows are requested in a single call, with which most scans end. Then a scanner is opened on the gateway.
+2. When a reply has arrived, the next rows are requested *before* it is decoded, so that gateway and client work at the
+   same time.
+3. The number of rows requested follows their size: a reply has about `REPLY_BYTES`, whether rows are small or large.
+4. A scanner that is lost (timeout, moved region, restarted gateway, broken connection) is replaced by one that begins
+   behind the last whole row that was yielded: no row is returned twice or left out. Rows are always read whole.
 
-Without a time range such a scan is not one state of the table: it sees writes that happen ahead of it.
+Without a time range such a scan does not read one state of the table: it sees writes to the part not yet scanned.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ _MAX_ROWS = 50_000
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """Which rows and cells to read. Keys from `start` (included) to `stop` (excluded); empty means unbounded."""
+    """Which rows and cells to read: keys from `start` (inclusive) to `stop` (exclusive); empty means unbounded."""
 
     start: bytes = b""
     stop: bytes = b""
     columns: tuple[bytes, ...] = ()
-    """`family:qualifier` or `family`; none means all."""
+    """`family:qualifier` or `family`; an empty tuple means all."""
     span: TimeRange | None = None
-    """Only cells with a time in [from, to): [0, n + 1) is the table as of n, where versions and deletes are kept."""
+    """Only cells with a time in [from, to): [0, n + 1) is the table as of n, if it keeps versions and deleted cells."""
     versions: int | None = None
-    """Cells of one column at most; HBase's default is 1."""
+    """Maximum number of cells of one column; HBase's default is 1."""
     raw: bool = False
-    """Everything that is stored: hidden versions and delete markers too (`Cells.kind` tells). Families only."""
+    """Everything that is stored: hidden versions and delete markers too (see `Cells.kind`). Families only."""
     filter: bytes | None = None
-    """In HBase's filter language, for example b"KeyOnlyFilter()"; constants in it are bytes as they are."""
+    """In HBase's filter language, for example b"KeyOnlyFilter()"; constants in it are raw bytes."""
     limit: int | None = None
     cache_blocks: bool | None = None
-    """False for large scans that should not push others' blocks out of the server's cache."""
+    """False for large scans that should not evict other blocks from the server's cache."""
     attributes: dict[bytes, bytes] = field(default_factory=dict)
 
     def to_thrift(self) -> Any:
         hbase = thrift_interface()
-        wanted = [hbase.TColumn(family=f, qualifier=q) for f, q in map(split_column, self.columns)]
+        thrift_columns = [hbase.TColumn(family=f, qualifier=q) for f, q in map(split_column, self.columns)]
         return hbase.TScan(
             startRow=self.start or None,
             stopRow=self.stop or None,
-            columns=wanted or None,
+            columns=thrift_columns or None,
             maxVersions=self.versions,
             timeRange=hbase.TTimeRange(*self.span) if self.span else None,
             filterString=self.filter,
@@ -67,7 +68,7 @@ class ScanRequest:
 
 
 def scan_rows(pool: GatewayPool, table: str, request: ScanRequest) -> Generator[Cells, None, None]:
-    """The rows of a scan, in key order, up to some thousand at a time."""
+    """Yield the rows of a scan, in key order, in chunks of up to `_MAX_ROWS`."""
     if (request.stop and request.start >= request.stop) or request.limit == 0:
         return
     first = min(FIRST_ROWS, request.limit or FIRST_ROWS)
@@ -83,18 +84,18 @@ def scan_rows(pool: GatewayPool, table: str, request: ScanRequest) -> Generator[
         try:
             with pool.connection() as connection:
                 scanner = _Scanner(connection, table, request, rows)
-                while (more := scanner.next()) is not None:
+                while (next_cells := scanner.next()) is not None:
                     failed = 0
-                    request, rows = _remaining_scan(request, more), scanner.rows
+                    request, rows = _remaining_scan(request, next_cells), scanner.rows
                     try:
-                        yield more
+                        yield next_cells
                     except GeneratorExit:
                         wanted_more = False
                         scanner.close()
                         return
                 return
         except Exception as error:
-            if not wanted_more:  # HBase ends a scanner that nobody asks by itself
+            if not wanted_more:  # HBase closes an abandoned scanner itself
                 return
             _raise_unless_retryable(pool, error, table, failed)
             time.sleep(pool.retry.pause(failed))
@@ -102,9 +103,9 @@ def scan_rows(pool: GatewayPool, table: str, request: ScanRequest) -> Generator[
 
 
 def _remaining_scan(request: ScanRequest, cells: Cells) -> ScanRequest:
-    """What is left of a scan after these rows."""
-    left = None if request.limit is None else request.limit - cells.rows
-    return replace(request, start=cells.keys[-1].as_py() + b"\0", limit=left)
+    """Return the rest of a scan after these rows."""
+    limit = None if request.limit is None else request.limit - cells.rows
+    return replace(request, start=cells.keys[-1].as_py() + b"\0", limit=limit)
 
 
 def _raise_unless_retryable(pool: GatewayPool, error: Exception, table: str, failed: int) -> None:
@@ -116,19 +117,19 @@ def _raise_unless_retryable(pool: GatewayPool, error: Exception, table: str, fai
 
 
 def next_row_count(rows: int, size: int, requested: int) -> int:
-    """How many rows to ask for after a reply of this size; growing slowly, as the next rows may be larger."""
+    """Return how many rows to request after a reply of this size. It grows slowly, as the next rows may be larger."""
     return max(1, min(_MAX_ROWS, requested * 8, REPLY_BYTES * rows // size)) if rows else requested
 
 
 def _first_rows(connection: Connection, table: str, request: ScanRequest, rows: int) -> Cells:
-    """The first rows in a single call, which is all that most scans need."""
-    asked = request.to_thrift()
-    asked.caching = rows
-    return call_for_rows(connection, "getScannerResults", table=table.encode(), tscan=asked, numRows=rows)
+    """Read the first rows in a single call, which suffices for most scans."""
+    thrift_scan = request.to_thrift()
+    thrift_scan.caching = rows
+    return call_for_rows(connection, "getScannerResults", table=table.encode(), tscan=thrift_scan, numRows=rows)
 
 
 def call_for_rows(connection: Connection, method: str, **arguments: Any) -> Cells:
-    """A call whose answer is a list of rows."""
+    """Do a call that returns a list of rows."""
     if connection.has_frames:
         return decode_rows(
             connection, method, connection.receive(connection.send(connection.encode_call(method, **arguments)))
@@ -137,7 +138,7 @@ def call_for_rows(connection: Connection, method: str, **arguments: Any) -> Cell
 
 
 def decode_rows(connection: Connection, method: str, frame: Frame) -> Cells:
-    """The rows in a reply; an exception in it is raised."""
+    """Decode the rows of a reply; raise the exception in it, if any."""
     cells = reply_decoder.decode_frame(frame)
     if cells is None:
         connection.decode(method, frame)
@@ -146,7 +147,7 @@ def decode_rows(connection: Connection, method: str, frame: Frame) -> Cells:
 
 
 class _Scanner:
-    """A scanner on the gateway, one request ahead of its reader."""
+    """A scanner on the gateway, whose next request is sent before its reader needs it."""
 
     def __init__(self, connection: Connection, table: str, request: ScanRequest, rows: int) -> None:
         self._connection = connection
@@ -154,23 +155,23 @@ class _Scanner:
         self._requested_rows = 0
         self._deadline = 0.0
         self.rows = rows
-        """How many to ask for next."""
+        """Number of rows of the next request."""
         self._request_rows()
 
     def next(self) -> Cells | None:
-        """The next rows, or None at the end (the scanner is closed then)."""
+        """Return the next rows; None at the end, where the scanner is closed."""
         if not self._requested_rows:
             self.close()
             return None
-        asked, self._requested_rows = self._requested_rows, 0
+        requested, self._requested_rows = self._requested_rows, 0
         if not self._connection.has_frames:
-            cells = call_for_rows(self._connection, "getScannerRows", scannerId=self._id, numRows=asked)
-            self._requested_rows = asked if cells.rows == asked else 0
+            cells = call_for_rows(self._connection, "getScannerRows", scannerId=self._id, numRows=requested)
+            self._requested_rows = requested if cells.rows == requested else 0
         else:
             frame = self._connection.receive(self._deadline)
             count = reply_decoder.count_results(frame)
-            if count == asked:
-                self.rows = next_row_count(count, len(frame), asked)
+            if count == requested:
+                self.rows = next_row_count(count, len(frame), requested)
                 self._request_rows()
             cells = decode_rows(self._connection, "getScannerRows", frame)
         if not cells.rows:
@@ -179,7 +180,7 @@ class _Scanner:
         return cells
 
     def close(self) -> None:
-        """Free the scanner on the gateway, reading the reply that may still be under way."""
+        """Free the scanner on the gateway, after receiving the outstanding reply."""
         if self._requested_rows and self._connection.has_frames:
             self._connection.receive(self._deadline)
         self._requested_rows = 0

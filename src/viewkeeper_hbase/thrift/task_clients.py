@@ -1,4 +1,4 @@
-"""The client of a process that does pieces of work for a maintainer elsewhere."""
+"""The HBase client of a process that runs tasks for a maintainer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from viewkeeper_hbase.url import parse_url
 
 @lru_cache(maxsize=4)
 def worker_client(url: str) -> HBaseClient:
-    """Kept while the process is used again. Processes spread over the gateways that the URL names."""
-    place = parse_url(url)
-    return HBaseClient(place.choose_gateway(os.getpid()), retry=place.retry)
+    """Return a client, cached for later tasks of the process. Processes are spread over the gateways that the URL
+    names."""
+    address = parse_url(url)
+    return HBaseClient(address.choose_gateway(os.getpid()), retry=address.retry)

@@ -51,7 +51,7 @@ class Shop:
     namespace: str
     state: Path
     push_settings: PushAgreement
-    admin: admin.Admin
+    admin: admin.PushAdmin
     spark: Any
 
     @property
@@ -64,7 +64,7 @@ class Shop:
 
     def writer(self) -> Writer:
         with self.open() as db:
-            layout = db._store._layouts.of(db._catalog().table("items"))
+            layout = db._store._layouts.layout_of(db._catalog().table("items"))
         return Writer(self.server, layout)
 
     def check(self) -> None:
@@ -82,7 +82,7 @@ class Writer:
     """A plain client: puts with and without times, of some columns, deletes of columns and rows, several versions."""
 
     def __init__(self, server: Serves, layout: Any) -> None:
-        self.name, self._encode, self._server = layout.name, layout.keys.encode_one, server
+        self.name, self._encode, self._server = layout.name, layout.row_key_encoding.encode_one, server
         self._connect()
         self._random = random.Random(5)
         self._stopped = threading.Event()

@@ -22,7 +22,7 @@ pytest.importorskip("thriftpy2")
 
 from tests import clusters, objects
 from tests.hdfs import Hdfs, hdfs
-from tests.integration.hbase.distributed import Cluster, start_cluster
+from tests.integration.hbase.distributed import Cluster, started
 
 from viewkeeper.runtime.spark.sessions import MACHINE_VARIABLE
 
@@ -51,7 +51,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[objects.O
 
 @pytest.fixture
 def cluster(hdfs: Hdfs, tmp_path: Path) -> Iterator[Cluster]:
-    with start_cluster(tmp_path / "hbase", f"{hdfs.url}/hbase") as found:
+    with started(tmp_path / "hbase", f"{hdfs.url}/hbase") as found:
         yield found
 
 

@@ -76,7 +76,8 @@ def test_a_late_write_is_not_lost_to_views_when_another_one_is_loaded(
     shop.put("items", {"id": 20, "category": "a", "price": 1, "note": "x"})
     shop.refresh(lane)
     _late(small, shop, 99)
-    monkeypatch.setattr("viewkeeper.runtime.executor.BatchExecutor.choose", lambda *_: LaneChoice(lane, "it is tested"))
+    choice = LaneChoice(lane, "it is tested")
+    monkeypatch.setattr("viewkeeper.runtime.executor.BatchExecutor.choose_lane", lambda *_, choice=choice: choice)
     shop.sql("CREATE MATERIALIZED VIEW notes AS SELECT id, category, note FROM items")
     assert shop.get("notes", 99) == {"id": 99, "category": "late", "note": None}
     shop.refresh()

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from tests.integration.hbase.shop import expected, open_shop, totals
+from tests.integration.hbase.shop import expected, opened, totals
 
 from viewkeeper.errors import StoreError, ViewkeeperError
 from viewkeeper.store.redo import claim
@@ -50,7 +50,7 @@ def mortal(hbase: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def shop(mortal: Server, spark: Any, tmp_path: Path) -> Iterator[Any]:
-    with open_shop(mortal, tmp_path / "state", spark) as db:
+    with opened(mortal, tmp_path / "state", spark) as db:
         yield db
 
 
@@ -61,9 +61,9 @@ def test_hbase_killed_in_mid_batch(shop: Any, mortal: Server, at: str, monkeypat
     shop.put("items", [{"id": n, "category": "xyz"[n % 3], "price": n} for n in range(200)])
     owner: Any
     owner, name = {
-        "capture": (HBaseRowReader, "rows"),
+        "capture": (HBaseRowReader, "read_rows"),
         "cells": (commit_steps, "write_cells"),
-        "publish": (claim, "publish"),
+        "publish": (claim, "publish_batch"),
     }[at]
     original = getattr(owner, name)
     killed = []

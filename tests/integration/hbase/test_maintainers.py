@@ -65,14 +65,14 @@ def test_two_maintainers_exclude_each_other(shop: Any, open_db: Callable[..., An
 MAINTAINER = """
 import os, signal, sys
 import viewkeeper as vk
-from viewkeeper_hbase import commit
-from viewkeeper.store.redo import steps
+from viewkeeper_hbase import commit_steps
+from viewkeeper.store.redo import claim
 url, state, at = sys.argv[1:4]
 def die(*args): os.kill(os.getpid(), signal.SIGKILL)
 db = vk.open(url, state=state, lease=3)
-if at == "claim": commit.finish = die
-if at == "cells": steps.publish = die
-if at == "redo": steps.Claim = die
+if at == "claim": commit_steps.finish_claimed_batch = die
+if at == "cells": claim.publish_batch = die
+if at == "redo": claim.Claim = die
 db.refresh()
 """
 

@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from tests.integration.hbase.pushed import HOUR, ManagedProcess, PushedShop, create_pushed_shop, is_pushed, wait_until
+from tests.integration.hbase.pushed import HOUR, Process, Shop, eventually, is_pushed, pushed_to
 from tests.integration.hbase.shop import expected, fill, totals
 
 from viewkeeper.errors import MissingDependency
@@ -52,16 +52,16 @@ def pushes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def shop(pushes: Server, spark: Any, tmp_path: Path) -> Iterator[PushedShop]:
-    with create_pushed_shop(pushes, spark, tmp_path / "state") as made:
+def shop(pushes: Server, spark: Any, tmp_path: Path) -> Iterator[Shop]:
+    with pushed_to(pushes, spark, tmp_path / "state") as made:
         yield made
 
 
-def test_everything_that_a_plain_client_writes_comes(shop: PushedShop) -> None:
+def test_everything_that_a_plain_client_writes_comes(shop: Shop) -> None:
     """Dated back by hours, deletes of columns and rows: a batch after the client's acknowledgement has them."""
     writer = shop.writer()
     with shop.open() as db:
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
         for n in range(300):
             writer.write()
             if n % 30 == 0:
@@ -73,11 +73,11 @@ def test_everything_that_a_plain_client_writes_comes(shop: PushedShop) -> None:
     shop.check()
 
 
-def test_a_batch_that_refreshes_at_once_has_what_was_acknowledged(shop: PushedShop) -> None:
+def test_a_batch_that_refreshes_at_once_has_what_was_acknowledged(shop: Shop) -> None:
     """The cut is complete: no write that was acknowledged before it waits for the batch after."""
     writer = shop.writer()
     with shop.open() as db:
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
         for n in range(100):
             cells = {b"c:": MARK_VALUE, b"c:category": b"late", b"c:price": struct.pack(">i", 2) + b"\x01"}
             writer.client.put(writer.name, writer.key(1000 + n), cells, time=int(time.time() * 1000) - HOUR)
@@ -85,10 +85,10 @@ def test_a_batch_that_refreshes_at_once_has_what_was_acknowledged(shop: PushedSh
             assert totals(db)["late"][0] == n + 1
 
 
-def test_what_the_endpoint_lets_gather_comes_when_a_batch_asks(shop: PushedShop) -> None:
+def test_what_the_endpoint_lets_gather_comes_when_a_batch_asks(shop: Shop) -> None:
     writer = shop.writer()
     with shop.open() as db:
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
         for n in range(20):
             for category in (b"before", b"%d" % n):
                 writer.write_many(2_000, category)
@@ -99,10 +99,10 @@ def test_what_the_endpoint_lets_gather_comes_when_a_batch_asks(shop: PushedShop)
     shop.check()
 
 
-def test_a_peer_that_was_removed_is_noticed(shop: PushedShop) -> None:
+def test_a_peer_that_was_removed_is_noticed(shop: Shop) -> None:
     writer = shop.writer()
     with shop.open() as db:
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
         shop.admin.remove(shop.push_settings.peer)
         writer.client.put(
             writer.name,
@@ -114,7 +114,7 @@ def test_a_peer_that_was_removed_is_noticed(shop: PushedShop) -> None:
         assert not is_pushed(db)
         secret = settings.read_secret(settings.push_directory(db._store.state_path))
         shop.admin.enable(shop.push_settings, secret, None, None, 20)
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
         assert "unseen" in totals(db)
     shop.check()
 
@@ -124,7 +124,7 @@ def test_by_tls(pushes: Server, spark: Any, tmp_path: Path) -> None:
     right, wrong = certificate(tmp_path / "right"), certificate(tmp_path / "wrong")
     namespace = f"vk_{secrets.token_hex(4)}"
     agreed = PushAgreement(f"p{namespace}", (f"127.0.0.1:{free_port()}",), (namespace,), (), *map(str, right))
-    made = PushedShop(pushes, namespace, tmp_path / "state", agreed, admin.PushAdmin(pushes.data / "conf"), spark)
+    made = Shop(pushes, namespace, tmp_path / "state", agreed, admin.PushAdmin(pushes.data / "conf"), spark)
     try:
         with made.open() as db:
             fill(db)
@@ -136,7 +136,7 @@ def test_by_tls(pushes: Server, spark: Any, tmp_path: Path) -> None:
                 assert not is_pushed(db)
                 time.sleep(1)
             made.admin.enable(agreed, secret, None, str(right[0]), 20)
-            wait_until(lambda: is_pushed(db), 120)
+            eventually(lambda: is_pushed(db), 120)
             writer = made.writer()
             for _ in range(50):
                 writer.write()
@@ -181,11 +181,11 @@ def test_the_commands_enable_and_disable_it(pushes: Server, tmp_path: Path) -> N
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("victim", ["maintainer", "receiver", "gateway", "hbase"])
-def test_nothing_is_missing_after_kills(shop: PushedShop, tmp_path: Path, victim: str) -> None:
+def test_nothing_is_missing_after_kills(shop: Shop, tmp_path: Path, victim: str) -> None:
     writer = shop.writer()
-    processes = [ManagedProcess(tmp_path / "run.log", shop, "run", "--standby")]
+    processes = [Process(tmp_path / "run.log", shop, "run", "--standby")]
     if victim == "receiver":
-        processes.insert(0, ManagedProcess(tmp_path / "listen.log", shop, "hbase", "listen"))
+        processes.insert(0, Process(tmp_path / "listen.log", shop, "hbase", "listen"))
     chosen = random.Random(7)
     try:
         with writer:

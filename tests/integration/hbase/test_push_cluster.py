@@ -16,15 +16,15 @@ import pytest
 
 pytest.importorskip("thriftpy2")
 
-from tests.integration.hbase.distributed import Cluster, start_cluster
+from tests.integration.hbase.distributed import Cluster, started
 from tests.integration.hbase.pushed import (
     HOUR,
-    ManagedProcess,
-    PushedShop,
+    Process,
+    Shop,
     Writer,
-    create_pushed_shop,
+    eventually,
     is_pushed,
-    wait_until,
+    pushed_to,
 )
 from tests.integration.hbase.shop import expected, totals
 
@@ -39,20 +39,20 @@ PRICE = struct.pack(">i", 2) + b"\x01"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with start_cluster(tmp_path_factory.mktemp("cluster")) as found:
+    with started(tmp_path_factory.mktemp("cluster")) as found:
         yield found
 
 
 @pytest.fixture
-def shop(cluster: Cluster, spark: Any, tmp_path: Path) -> Iterator[PushedShop]:
-    with create_pushed_shop(cluster, spark, tmp_path / "state") as made:
+def shop(cluster: Cluster, spark: Any, tmp_path: Path) -> Iterator[Shop]:
+    with pushed_to(cluster, spark, tmp_path / "state") as made:
         yield made
 
 
 @pytest.mark.timeout(3600)
-def test_servers_die_and_regions_move_and_split(shop: PushedShop, cluster: Cluster, tmp_path: Path) -> None:
+def test_servers_die_and_regions_move_and_split(shop: Shop, cluster: Cluster, tmp_path: Path) -> None:
     writer = shop.writer()
-    process = ManagedProcess(tmp_path / "run.log", shop, "run", "--standby")
+    process = Process(tmp_path / "run.log", shop, "run", "--standby")
     try:
         with writer:
             for turn in range(TURNS):
@@ -76,10 +76,10 @@ def test_servers_die_and_regions_move_and_split(shop: PushedShop, cluster: Clust
 def written(writer: Writer) -> None:
     """Until plain clients were told that more is done."""
     upto = writer.acknowledged + 50
-    wait_until(lambda: writer.acknowledged > upto, 300)
+    eventually(lambda: writer.acknowledged > upto, 300)
 
 
-def test_files_that_are_bulk_loaded_come(shop: PushedShop, cluster: Cluster, tmp_path: Path) -> None:
+def test_files_that_are_bulk_loaded_come(shop: Shop, cluster: Cluster, tmp_path: Path) -> None:
     """With times of an hour ago: no window shows them."""
     writer = shop.writer()
     at = int(time.time() * 1000) - HOUR
@@ -87,7 +87,7 @@ def test_files_that_are_bulk_loaded_come(shop: PushedShop, cluster: Cluster, tmp
     keys = sorted(writer.key(n) for n in range(300, 400))
     lines = [f"{key.hex()} {name} {at} {value.hex()}" for key in keys for name, value in cells.items()]
     with shop.open() as db:
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
         cluster.run("do", "load", writer.name, str(tmp_path / "files"), stdin="\n".join(lines))
         db.refresh()
         assert totals(db)["loaded"][0] == 100
@@ -96,13 +96,13 @@ def test_files_that_are_bulk_loaded_come(shop: PushedShop, cluster: Cluster, tmp
 
 
 @pytest.mark.parametrize("how", ["emptied", "made anew"])
-def test_a_table_without_its_rows_is_noticed(shop: PushedShop, how: str) -> None:
+def test_a_table_without_its_rows_is_noticed(shop: Shop, how: str) -> None:
     """Truncated, or dropped and created, by somebody else: the WAL says of no row that it was deleted."""
     writer = shop.writer()
     tables = writer.client.admin
     with shop.open() as db:
-        wait_until(lambda: is_pushed(db))
-        layout = db._store._layouts.of(db._catalog().table("items"))
+        eventually(lambda: is_pushed(db))
+        layout = db._store._layouts.layout_of(db._catalog().table("items"))
         if how == "emptied":
             tables.disable(writer.name)
             tables.truncate(writer.name)
@@ -111,16 +111,16 @@ def test_a_table_without_its_rows_is_noticed(shop: PushedShop, how: str) -> None
             tables.create(writer.name, [layout.family()])
         cells = {b"c:": MARK_VALUE, b"c:category": b"new", b"c:price": PRICE}
         writer.client.put(writer.name, writer.key(600), cells, time=int(time.time() * 1000) - HOUR)
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
         assert list(totals(db)) == ["new"]
     shop.check()
 
 
-def test_wals_that_were_deleted_are_noticed(shop: PushedShop, cluster: Cluster) -> None:
+def test_wals_that_were_deleted_are_noticed(shop: Shop, cluster: Cluster) -> None:
     """The peer is paused, and what it had to ship is deleted: tables are compared, and nothing is silent about it."""
     writer = shop.writer()
     with shop.open() as db:
-        wait_until(lambda: is_pushed(db))
+        eventually(lambda: is_pushed(db))
     shop.admin.disable(shop.push_settings.peer)
     cluster.run("do", "roll")
     cells = {b"c:": MARK_VALUE, b"c:category": b"deleted", b"c:price": PRICE}
@@ -138,10 +138,10 @@ def test_wals_that_were_deleted_are_noticed(shop: PushedShop, cluster: Cluster) 
     shop.admin.enable(shop.push_settings, secret, None, None, 20)
     assert {q.wal for q in shop.admin.status(shop.push_settings.peer).queues if q.length < 0} <= set(gone)
     with shop.open() as db:
-        wait_until(lambda: not is_pushed(db) and "deleted" in db._store.note(settings.STATUS_NOTE)["reason"])
+        eventually(lambda: not is_pushed(db) and "deleted" in db._store.note(settings.STATUS_NOTE)["reason"])
         assert "deleted" in totals(db)
         assert totals(db) == expected(db)
         shop.admin.remove(shop.push_settings.peer)
         shop.admin.enable(shop.push_settings, secret, None, None, 20)
-        wait_until(lambda: is_pushed(db), 120)
+        eventually(lambda: is_pushed(db), 120)
     shop.check()

@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer, fill_shop, run_server
+from tests.integration.server.conftest import Running, filled, started
 
 import viewkeeper as vk
 
 
 @pytest.fixture
-def serve(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], RunningServer]]:
+def serve(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Running]]:
     """Starts a server that maintains the shop; again and again over the same one."""
     planned.install(monkeypatch.setattr)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     url = f"hbase://{server.host}:{server.port}/vk_{secrets.token_hex(4)}?create=true&lease=2&retries=1"
     with vk.open(url) as db:
-        fill_shop(db)
+        filled(db)
     with ExitStack() as ended:
-        yield lambda: ended.enter_context(contextmanager(run_server)(url, maintain=True))
+        yield lambda: ended.enter_context(contextmanager(started)(url, maintain=True))
 
 
-def test_what_a_team_does_with_it(serve: Callable[[], RunningServer]) -> None:
+def test_what_a_team_does_with_it(serve: Callable[[], Running]) -> None:
     running = serve()
     http = running.http
     token = running.put({"item_id": 100, "category": "c1", "price": 1000}, {"item_id": 101, "category": "new"})
@@ -55,7 +55,7 @@ def test_what_a_team_does_with_it(serve: Callable[[], RunningServer]) -> None:
     assert http.get("/readyz").status_code == 200
 
 
-def test_subscribers_of_a_server_that_comes_again(serve: Callable[[], RunningServer]) -> None:
+def test_subscribers_of_a_server_that_comes_again(serve: Callable[[], Running]) -> None:
     running = serve()
     with vk.connect(running.address) as client:
         deltas = client.subscribe("totals", timeout=60)

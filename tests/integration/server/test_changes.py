@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.errors import SnapshotGone
@@ -51,9 +51,7 @@ class Events:
 
 
 @contextmanager
-def listening(
-    running: RunningServer, name: str = "totals", since: str | None = None, **headers: str
-) -> Iterator[Events]:
+def listening(running: Running, name: str = "totals", since: str | None = None, **headers: str) -> Iterator[Events]:
     parameters = {} if since is None else {"since": since}
     with running.http.stream("GET", f"/v1/{name}/changes", params=parameters, headers=headers) as response:
         if response.status_code != 200:
@@ -63,7 +61,7 @@ def listening(
         yield Events(response)
 
 
-def test_rows_then_changes_then_resumed(served: RunningServer) -> None:
+def test_rows_then_changes_then_resumed(served: Running) -> None:
     with listening(served) as events:
         first = events.next()
         assert first["event"] == "rows"
@@ -86,14 +84,14 @@ def test_rows_then_changes_then_resumed(served: RunningServer) -> None:
         assert events.next("changes")["changes"][0]["after"]["total"] == "9"
 
 
-def test_a_table_can_be_followed_too(served: RunningServer) -> None:
+def test_a_table_can_be_followed_too(served: Running) -> None:
     with listening(served, "items") as events:
         assert len(events.next("rows")["rows"]) == 20
         served.http.delete("/v1/items/rows/3")
         assert events.next("changes")["changes"][0]["before"]["item_id"] == "3"
 
 
-def test_subscribers_that_join_while_changes_come_miss_nothing(served: RunningServer) -> None:
+def test_subscribers_that_join_while_changes_come_miss_nothing(served: Running) -> None:
     """Each applies what it gets to the rows it was given; all end with the view."""
     stop = threading.Event()
 
@@ -144,7 +142,7 @@ def test_subscribers_that_join_while_changes_come_miss_nothing(served: RunningSe
     assert all(state == expected for state in results)
 
 
-def test_arrow_streams_say_the_same(served: RunningServer) -> None:
+def test_arrow_streams_say_the_same(served: Running) -> None:
     headers = {"accept": "application/vnd.apache.arrow.stream"}
     with served.http.stream("GET", "/v1/totals/changes", headers=headers) as response:
         assert response.headers["content-type"] == headers["accept"]
@@ -178,7 +176,7 @@ class _File:
     def close(self) -> None: ...
 
 
-def test_signs_of_life_move_the_id_on(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_signs_of_life_move_the_id_on(shop: None, start: Callable[..., Running]) -> None:
     running = start(maintain=True, limits={"heartbeat": 0.2})
     with listening(running) as events:
         first = events.next("rows")
@@ -189,7 +187,7 @@ def test_signs_of_life_move_the_id_on(shop: None, start: Callable[..., RunningSe
             assert time.monotonic() < deadline
 
 
-def test_a_slow_reader_is_cut_off_and_told(served: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_is_cut_off_and_told(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "MAX_QUEUE_BYTES", 20_000)
     host, port = served.address.removeprefix("http://").split(":")
     slow = socket.socket()
@@ -220,7 +218,7 @@ def test_a_slow_reader_is_cut_off_and_told(served: RunningServer, monkeypatch: p
     assert seen + rest == 25
 
 
-def test_the_end_of_a_view_ends_its_subscriptions(served: RunningServer) -> None:
+def test_the_end_of_a_view_ends_its_subscriptions(served: Running) -> None:
     with listening(served) as events:
         events.next("rows")
         assert served.http.post("/v1/sql", json={"sql": "DROP MATERIALIZED VIEW totals"}).status_code == 200
@@ -229,7 +227,7 @@ def test_the_end_of_a_view_ends_its_subscriptions(served: RunningServer) -> None
         assert events.ended()
 
 
-def test_the_end_of_the_server_says_where_to_resume(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_the_end_of_the_server_says_where_to_resume(shop: None, start: Callable[..., Running]) -> None:
     running = start(maintain=True)
     with listening(running) as events:
         first = events.next("rows")
@@ -247,7 +245,7 @@ def test_the_end_of_the_server_says_where_to_resume(shop: None, start: Callable[
 
 
 def test_a_subscriber_that_takes_its_first_rows_is_told_of_the_end_too(
-    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running, piece = start(), changes._read_next_piece
 
@@ -265,7 +263,7 @@ def test_a_subscriber_that_takes_its_first_rows_is_told_of_the_end_too(
     ending.join()
 
 
-def test_what_cannot_be_followed(served: RunningServer) -> None:
+def test_what_cannot_be_followed(served: Running) -> None:
     for since, status, code in (("vk1:other:1", 400, "VK602"), ("99999", 400, "VK602"), ("x", 400, "VK602")):
         found = served.http.get("/v1/totals/changes", params={"since": since})
         assert (found.status_code, found.json()["code"]) == (status, code)
@@ -275,7 +273,7 @@ def test_what_cannot_be_followed(served: RunningServer) -> None:
     assert (gone.status_code, gone.json()["code"]) == (410, "VK604")
 
 
-def test_subscribers_have_a_limit(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_subscribers_have_a_limit(shop: None, start: Callable[..., Running]) -> None:
     running = start(limits={"subscribers": 1})
     with listening(running) as events:
         events.next("rows")
@@ -283,7 +281,7 @@ def test_subscribers_have_a_limit(shop: None, start: Callable[..., RunningServer
         assert (found.status_code, found.json()["code"]) == (503, "VK704")
 
 
-def test_one_reader_of_the_log_feeds_many(served: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_reader_of_the_log_feeds_many(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred subscribers, and each change of the view is read and written down once."""
     encoded: list[Any] = []
     original = hub.encode_delta
@@ -310,7 +308,7 @@ def test_one_reader_of_the_log_feeds_many(served: RunningServer, monkeypatch: py
     assert encoded.count("changes") == 5
 
 
-def test_looking_at_a_subscription_is_none(served: RunningServer) -> None:
+def test_looking_at_a_subscription_is_none(served: Running) -> None:
     """A HEAD, and a client that goes at once, leave nobody behind in the hub."""
     for parameters in ({"since": "now"}, {}):
         assert served.http.head("/v1/totals/changes", params=parameters).status_code == 200
@@ -319,7 +317,7 @@ def test_looking_at_a_subscription_is_none(served: RunningServer) -> None:
     _until_subscribers(served, 0)
 
 
-def _until_subscribers(running: RunningServer, count: int) -> None:
+def _until_subscribers(running: Running, count: int) -> None:
     """Wait until the server has so many."""
     deadline = time.monotonic() + 60
     while running.http.get("/v1/status").json()["subscribers"] != count:
@@ -327,7 +325,7 @@ def _until_subscribers(running: RunningServer, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[..., Running]) -> None:
     """Who takes the rows that are there slowly holds a state: those have a limit, too."""
     running = start(limits={"subscribers": 2, "seconds": 20.0})
     running.http.post("/v1/items/rows", json=[{"item_id": i, "category": "x" * 1000, "price": 1} for i in range(5_000)])
@@ -336,7 +334,7 @@ def test_a_reader_of_the_first_rows_is_a_subscriber(shop: None, start: Callable[
         assert _asked(running, "/v1/items/changes") == 503
 
 
-def test_the_end_of_a_table_is_told_at_once(served: RunningServer) -> None:
+def test_the_end_of_a_table_is_told_at_once(served: Running) -> None:
     """Dropping a table writes no row, so the log does not say it."""
     served.db.sql("CREATE TABLE short (k INT, PRIMARY KEY (k))")
     with listening(served, "short", since="now") as events:
@@ -381,7 +379,7 @@ def closing_all(connections: list[socket.socket]) -> Iterator[None]:
         connection.close()
 
 
-def _deaf(running: RunningServer, path: str) -> socket.socket:
+def _deaf(running: Running, path: str) -> socket.socket:
     """A client that asks and does not read."""
     host, port = running.address.removeprefix("http://").split(":")
     connection = socket.socket()
@@ -391,6 +389,6 @@ def _deaf(running: RunningServer, path: str) -> socket.socket:
     return connection
 
 
-def _asked(running: RunningServer, path: str) -> int:
+def _asked(running: Running, path: str) -> int:
     with running.http.stream("GET", path) as response:
         return response.status_code

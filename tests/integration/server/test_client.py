@@ -15,7 +15,7 @@ import pexpect
 import pyarrow as pa
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.cli import main
@@ -79,18 +79,18 @@ def use(db: Any) -> list[Any]:
     return seen
 
 
-def test_a_program_moves_by_changing_one_line(served: RunningServer, make_db: Callable[..., Any]) -> None:
-    from tests.integration.server.conftest import fill_shop
+def test_a_program_moves_by_changing_one_line(served: Running, make_db: Callable[..., Any]) -> None:
+    from tests.integration.server.conftest import filled
 
     with make_db("near") as near, near.maintain():
-        fill_shop(near)
+        filled(near)
         expected = use(near)
     with vk.connect(served.address) as far:
         found = use(far)
     assert found == expected
 
 
-def test_a_forked_child_cannot_use_its_parents_client(served: RunningServer) -> None:
+def test_a_forked_child_cannot_use_its_parents_client(served: Running) -> None:
     with vk.connect(served.address) as client:
         changes = client.subscribe("totals", timeout=60)
         next(changes)
@@ -132,7 +132,7 @@ def shown(table: Any) -> tuple[Any, ...]:
     )
 
 
-def test_an_index_of_a_server(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_an_index_of_a_server(start: Callable[..., Running], tmp_path: Path) -> None:
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         db.sql(planned.TABLES[0])
         db.sql("CREATE INDEX by_price ON items (price)")
@@ -143,7 +143,7 @@ def test_an_index_of_a_server(start: Callable[..., RunningServer], tmp_path: Pat
         assert shown(far.table("by_price")) == shown(running.db.table("by_price"))
 
 
-def test_what_there_is(served: RunningServer) -> None:
+def test_what_there_is(served: Running) -> None:
     with vk.connect(served.address) as far:
         assert [t.name for t in far.tables()] == [t.name for t in served.db.tables()]
         for mine, theirs in ((far.tables(), served.db.tables()), (far.views(), served.db.views())):
@@ -170,7 +170,7 @@ def test_what_there_is(served: RunningServer) -> None:
     assert served.http.get("/v1/views/totals").json()["sql"] == served.db.table("totals").definition
 
 
-def test_a_shell_on_a_server(served: RunningServer, tmp_path: Path) -> None:
+def test_a_shell_on_a_server(served: Running, tmp_path: Path) -> None:
     env = {
         **os.environ,
         "VIEWKEEPER_DB": served.address,
@@ -197,7 +197,7 @@ def test_a_shell_on_a_server(served: RunningServer, tmp_path: Path) -> None:
     assert child.exitstatus == 0
 
 
-def test_values_are_exact(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_values_are_exact(start: Callable[..., Running], tmp_path: Path) -> None:
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         db.sql(WIDE)
     running = start()
@@ -218,7 +218,7 @@ def test_values_are_exact(start: Callable[..., RunningServer], tmp_path: Path) -
         assert client.get("wide", ("x", 1))["more"] == "yes"  # type: ignore[index]
 
 
-def test_columns_that_are_not_named_have_their_defaults(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_columns_that_are_not_named_have_their_defaults(start: Callable[..., Running], tmp_path: Path) -> None:
     """Also where the client got to know the table before it had them."""
     columns = "k INT, colour STRING DEFAULT 'red', size INT NOT NULL DEFAULT 7, PRIMARY KEY (k)"
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
@@ -254,7 +254,7 @@ def test_columns_that_are_not_named_have_their_defaults(start: Callable[..., Run
 
 
 def test_long_reads_are_of_one_state(
-    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from viewkeeper.client import protocol
 
@@ -270,7 +270,7 @@ def test_long_reads_are_of_one_state(
         assert [r["item_id"] for r in client.scan("items", limit=9)] == list(range(9))
 
 
-def test_subscriptions(served: RunningServer) -> None:
+def test_subscriptions(served: Running) -> None:
     with vk.connect(served.address) as client:
         deltas = client.subscribe("totals", timeout=20)
         first = next(deltas)
@@ -290,7 +290,7 @@ def test_subscriptions(served: RunningServer) -> None:
             next(client.subscribe("nothing"))
 
 
-def test_a_subscription_outlives_its_server(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_a_subscription_outlives_its_server(shop: None, start: Callable[..., Running]) -> None:
     running = start(maintain=True)
     port = int(running.address.rpartition(":")[2])
     seen: list[Any] = []
@@ -307,7 +307,7 @@ def test_a_subscription_outlives_its_server(shop: None, start: Callable[..., Run
     assert totals[1] - totals[0] == 1000
 
 
-def test_for_asyncio(served: RunningServer) -> None:
+def test_for_asyncio(served: Running) -> None:
     async def run() -> None:
         async with vk.connect_async(served.address) as db:
             token = await db.put("items", [{"item_id": 1, "category": "c1", "price": 100}])
@@ -342,7 +342,7 @@ def test_for_asyncio(served: RunningServer) -> None:
     asyncio.run(run())
 
 
-def test_what_goes_wrong_on_the_way(shop: None, start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_what_goes_wrong_on_the_way(shop: None, start: Callable[..., Running], tmp_path: Path) -> None:
     token = TokenFile(tmp_path / "tokens").create("reader")
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         db.sql(f"CREATE MATERIALIZED VIEW bosses AS {planned.BOSSES}")  # of two tables: it waits for its batch
@@ -366,7 +366,7 @@ def test_what_goes_wrong_on_the_way(shop: None, start: Callable[..., RunningServ
 
 
 def test_commands_on_a_server(
-    served: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Running, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIEWKEEPER_DB", served.address)
 
@@ -417,7 +417,7 @@ def test_commands_on_a_server(
 
 
 def test_a_script_makes_views_in_one_batch_and_says_where_it_fails(
-    served: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = served.db.status().epoch
     script = tmp_path / "views.sql"
@@ -443,7 +443,7 @@ SEVERAL = (
 TOLD = [("1 deleted", []), ("", [{"name": "items"}, {"name": "kinds"}]), ("", [{"n": 19}]), ("19 updated", [])]
 
 
-def test_several_statements_run_and_are_reported_alike_everywhere(served: RunningServer) -> None:
+def test_several_statements_run_and_are_reported_alike_everywhere(served: Running) -> None:
     """By a client, by the database itself and over plain HTTP: what each of them did, and which one failed."""
     with vk.connect(served.address) as far:
         row = far.get("items", 1)

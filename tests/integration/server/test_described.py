@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 from viewkeeper.server.routes import all_endpoints, build_document
 
 
-def test_the_document_has_every_route(shared: RunningServer) -> None:
+def test_the_document_has_every_route(shared: Running) -> None:
     described = shared.http.get("/v1/openapi.json").json()
     routes = all_endpoints(_NoPulse())  # type: ignore[arg-type]
     assert described == json.loads(json.dumps(build_document(routes)))
@@ -78,7 +78,7 @@ def requests(draw: Any) -> tuple[str, str, bytes, dict[str, str]]:
     return method, f"{path}?{query}" if query else path, body, headers
 
 
-def _is_fine(running: RunningServer, method: str, path: str, body: bytes, headers: dict[str, str]) -> None:
+def _is_fine(running: Running, method: str, path: str, body: bytes, headers: dict[str, str]) -> None:
     before = running.db._store.head()
     found = running.http.request(method, path, content=body, headers=headers)
     assert found.status_code < 500, (method, path, body, headers, found.text)
@@ -93,18 +93,18 @@ def _is_fine(running: RunningServer, method: str, path: str, body: bytes, header
 
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(requests())
-def test_malformed_requests(shared: RunningServer, request_: tuple[str, str, bytes, dict[str, str]]) -> None:
+def test_malformed_requests(shared: Running, request_: tuple[str, str, bytes, dict[str, str]]) -> None:
     _is_fine(shared, *request_)
 
 
 @pytest.mark.deep
 @settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 @given(requests())
-def test_a_thousand_malformed_requests(shared: RunningServer, request_: tuple[str, str, bytes, dict[str, str]]) -> None:
+def test_a_thousand_malformed_requests(shared: Running, request_: tuple[str, str, bytes, dict[str, str]]) -> None:
     _is_fine(shared, *request_)
 
 
-def _from_the_document(shared: RunningServer, examples: int) -> int:
+def _from_the_document(shared: Running, examples: int) -> int:
     """Requests that schemathesis makes from the document, good ones and bad ones, checked against it."""
     import schemathesis
     from schemathesis.generation import GenerationMode
@@ -134,16 +134,16 @@ def _from_the_document(shared: RunningServer, examples: int) -> int:
     return checked
 
 
-def test_requests_made_from_the_document(shared: RunningServer) -> None:
+def test_requests_made_from_the_document(shared: Running) -> None:
     assert _from_the_document(shared, 2) >= 30
 
 
 @pytest.mark.deep
-def test_a_thousand_requests_made_from_the_document(shared: RunningServer) -> None:
+def test_a_thousand_requests_made_from_the_document(shared: Running) -> None:
     assert _from_the_document(shared, 90) >= 1000
 
 
-def test_metrics_are_prometheus_text(served: RunningServer) -> None:
+def test_metrics_are_prometheus_text(served: Running) -> None:
     served.http.get("/v1/items/rows/1")
     served.http.get("/v1/items/rows/x")
     token = served.put({"item_id": 1, "category": "c1", "price": 5})

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 ROWS = 60_000
 
 
-def test_two_loads_are_told_apart(start: Callable[..., RunningServer]) -> None:
+def test_two_loads_are_told_apart(start: Callable[..., Running]) -> None:
     served = start(maintain=True)
     for table in planned.TABLES:
         served.db.sql(table)
@@ -39,13 +39,13 @@ def test_two_loads_are_told_apart(start: Callable[..., RunningServer]) -> None:
     assert served.http.get("/v1/views/one").json()["name"] == "one"
 
 
-def events(served: RunningServer, sql: str) -> list[dict[str, Any]]:
+def events(served: Running, sql: str) -> list[dict[str, Any]]:
     """The data of all events of a statement."""
     found = served.http.post("/v1/sql", json={"sql": sql}, headers={"accept": "text/event-stream"}, timeout=60)
     return [json.loads(line[6:]) for line in found.text.splitlines() if line.startswith("data: ")]
 
 
-def test_titles_are_short_sentences(served: RunningServer) -> None:
+def test_titles_are_short_sentences(served: Running) -> None:
     for path, status, title in (
         ("/v1/items/rows/77777", 404, "There is no row with this key"),
         ("/v1/nothing", 404, "A table, view or column that does not exist"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer, fill_shop, run_server
+from tests.integration.server.conftest import Running, filled, started
 
 import viewkeeper as vk
 from viewkeeper.server.http.request import accepts_gzip
@@ -18,27 +18,27 @@ SELECT = "SELECT * FROM items ORDER BY item_id"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     place = tmp_path_factory.mktemp("packing") / "db"
     with pytest.MonkeyPatch.context() as patch:
         planned.install(patch.setattr)
         with vk.open(f"lmdb:{place}") as db:
-            fill_shop(db, 2_000)
-        yield from run_server(f"lmdb:{place}", maintain=True)
+            filled(db, 2_000)
+        yield from started(f"lmdb:{place}", maintain=True)
 
 
-def get(running: RunningServer, path: str, **headers: str) -> httpx.Response:
+def get(running: Running, path: str, **headers: str) -> httpx.Response:
     return running.http.get(path, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def raw(running: RunningServer, path: str, **headers: str) -> bytes:
+def raw(running: Running, path: str, **headers: str) -> bytes:
     """The bytes of an answer as they came."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     with running.http.stream("GET", path, headers=given) as found:
         return b"".join(found.iter_raw())
 
 
-def test_pages_and_streams(running: RunningServer) -> None:
+def test_pages_and_streams(running: Running) -> None:
     for media in ("application/json", "application/x-ndjson", "text/csv"):
         plain = get(running, PAGE, accept=media, accept_encoding="identity")
         packed = get(running, PAGE, accept=media, accept_encoding="gzip")
@@ -61,7 +61,7 @@ def test_pages_and_streams(running: RunningServer) -> None:
     assert int(head.headers["content-length"]) == len(raw(running, PAGE, accept_encoding="gzip"))
 
 
-def test_what_is_sent_as_it_is(running: RunningServer) -> None:
+def test_what_is_sent_as_it_is(running: Running) -> None:
     arrow = "application/vnd.apache.arrow.stream"
     assert "content-encoding" not in get(running, PAGE, accept=arrow, accept_encoding="gzip").headers
     for path in ("/v1/items/rows/1", "/v1/items/rows?limit=2", "/v1/nothing/rows"):
@@ -73,7 +73,7 @@ def test_what_is_sent_as_it_is(running: RunningServer) -> None:
         assert "content-encoding" not in get(running, PAGE, accept_encoding=given).headers, given
 
 
-def test_tags_of_packed_answers(running: RunningServer) -> None:
+def test_tags_of_packed_answers(running: Running) -> None:
     plain = get(running, PAGE, accept_encoding="identity").headers["etag"]
     packed = get(running, PAGE, accept_encoding="gzip").headers["etag"]
     assert packed == f"W/{plain}"

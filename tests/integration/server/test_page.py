@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.server.auth import TokenFile
@@ -62,7 +62,7 @@ def _page(browser: Any, **options: Any) -> Iterator[Any]:
     assert len(hosts) <= 1, hosts
 
 
-def test_the_overview(served: RunningServer, page: Any) -> None:
+def test_the_overview(served: Running, page: Any) -> None:
     page.goto(served.address)
     page.wait_for_selector("a.line >> text=totals")
     assert "Viewkeeper" in page.title()
@@ -80,7 +80,7 @@ def test_the_overview(served: RunningServer, page: Any) -> None:
     page.wait_for_selector("h1 >> text=totals")
 
 
-def test_a_put_from_outside_appears_within_a_second(served: RunningServer, page: Any) -> None:
+def test_a_put_from_outside_appears_within_a_second(served: Running, page: Any) -> None:
     page.goto(f"{served.address}/#/view/totals")
     page.wait_for_selector("tbody tr >> text=c3")
     page.wait_for_selector("text=waiting for changes")
@@ -109,7 +109,7 @@ SEEN = """() => {
 
 
 @contextmanager
-def heard(running: RunningServer, category: str) -> Iterator[Callable[[], float]]:
+def heard(running: Running, category: str) -> Iterator[Callable[[], float]]:
     """When a plain client of the same server had the change of this category."""
     with vk.connect(running.address) as client:
         deltas = client.subscribe("totals", timeout=60)
@@ -124,7 +124,7 @@ def heard(running: RunningServer, category: str) -> Iterator[Callable[[], float]
         yield lambda: found.get(timeout=30)
 
 
-def test_sql_and_plan_of_a_view(served: RunningServer, page: Any) -> None:
+def test_sql_and_plan_of_a_view(served: Running, page: Any) -> None:
     token = served.put({"item_id": 1, "category": "c1", "price": 5})
     served.http.get("/v1/totals/rows", params={"after": token})
     page.goto(f"{served.address}/#/view/totals")
@@ -144,7 +144,7 @@ def test_sql_and_plan_of_a_view(served: RunningServer, page: Any) -> None:
     page.wait_for_selector("tbody tr >> text=c3")
 
 
-def test_the_sql_box(served: RunningServer, page: Any) -> None:
+def test_the_sql_box(served: Running, page: Any) -> None:
     page.goto(f"{served.address}/#/sql")
     page.click("textarea")
     page.keyboard.type("SELECT * FROM tot")
@@ -164,7 +164,7 @@ def test_the_sql_box(served: RunningServer, page: Any) -> None:
     assert served.db._catalog().find("made_here") is not None
 
 
-def test_a_view_is_made_with_progress(start: Callable[..., RunningServer], page: Any) -> None:
+def test_a_view_is_made_with_progress(start: Callable[..., Running], page: Any) -> None:
     from tests.contract import planned
 
     served = start(maintain=True)
@@ -196,7 +196,7 @@ TOLD = """() => {
 """Notes what is said of a statement that runs."""
 
 
-def test_a_token_is_asked_for(shop: None, start: Callable[..., RunningServer], tmp_path: Path, page: Any) -> None:
+def test_a_token_is_asked_for(shop: None, start: Callable[..., Running], tmp_path: Path, page: Any) -> None:
     token = TokenFile(tmp_path / "tokens").create("reader")
     running = start(tokens=str(tmp_path / "tokens"))
     page.goto(running.address)
@@ -215,7 +215,7 @@ def test_a_token_is_asked_for(shop: None, start: Callable[..., RunningServer], t
     page.wait_for_selector("[role=alert] >> text=needs the role admin")
 
 
-def test_a_server_that_was_gone_comes_back(shop: None, start: Callable[..., RunningServer], page: Any) -> None:
+def test_a_server_that_was_gone_comes_back(shop: None, start: Callable[..., Running], page: Any) -> None:
     running = start(maintain=True)
     page.goto(f"{running.address}/#/view/totals")
     page.wait_for_selector("tbody tr >> text=c3")
@@ -229,14 +229,14 @@ def test_a_server_that_was_gone_comes_back(shop: None, start: Callable[..., Runn
 
 
 def test_a_thousand_views_on_a_phone_in_the_dark(
-    tmp_path: Path, planned_views: None, start: Callable[..., RunningServer], browser: Any
+    tmp_path: Path, planned_views: None, start: Callable[..., Running], browser: Any
 ) -> None:
-    from tests.integration.server.conftest import fill_shop
+    from tests.integration.server.conftest import filled
 
     from viewkeeper.model.catalog.catalog import Catalog
 
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
-        fill_shop(db)
+        filled(db)
         (first,) = db._catalog().views
 
         def many(catalog: Catalog) -> Catalog:
@@ -267,7 +267,7 @@ def test_a_thousand_views_on_a_phone_in_the_dark(
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(14, 16, 24)"
 
 
-def test_the_page_is_strict(shared: RunningServer) -> None:
+def test_the_page_is_strict(shared: Running) -> None:
     found = shared.http.get("/")
     policy = found.headers["content-security-policy"]
     assert "default-src 'none'" in policy

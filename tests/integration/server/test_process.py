@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer, fill_shop
+from tests.integration.server.conftest import Running, filled
 
 import viewkeeper as vk
 from viewkeeper.server import process
@@ -73,7 +73,7 @@ class Process:
 @pytest.fixture
 def place(tmp_path: Path, planned_views: None) -> Path:
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
-        fill_shop(db)
+        filled(db)
     return tmp_path / "db"
 
 
@@ -112,8 +112,8 @@ def test_sigterm_again_and_again_ends_it_in_order(place: Path) -> None:
 def test_sigterm_before_the_server_is_ready_ends_it() -> None:
     code = """
 import signal
-from viewkeeper.cli.run_loop import saying
-with saying("shop", False) as ready:
+from viewkeeper.cli.run_loop import announce_when_ready
+with announce_when_ready("shop", False) as ready:
     signal.raise_signal(signal.SIGTERM)
     ready("http://here", lambda: print("stopped"))
 """
@@ -125,13 +125,13 @@ def test_signals_are_heard_whatever_the_main_thread_is_at() -> None:
     """Thousands of them, while it begins to wait, waits and has waited: as `vk run` does, five times a second."""
     code = """
 import signal, time
-from viewkeeper.cli.run_loop import Over
-over, heard = [Over()], []
+from viewkeeper.cli.run_loop import StopFlag
+over, heard = [StopFlag()], []
 signal.signal(signal.SIGALRM, lambda *_: (heard.append(1), over[0].set()))
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 until = time.monotonic() + 2
 while time.monotonic() < until:
-    over[0] = Over()
+    over[0] = StopFlag()
     over[0].wait(0.0004)
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(len(heard) > 100)
@@ -214,7 +214,7 @@ def test_sigterm_ends_what_has_not_begun(place: Path) -> None:
 
 
 def test_what_is_not_written_in_time_is_told_so(
-    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.5)
     served, begun, go_on = start(), threading.Event(), threading.Event()
@@ -247,7 +247,7 @@ def test_what_is_not_written_in_time_is_told_so(
 
 
 def test_a_read_that_waits_for_a_batch_is_told_so(
-    shop: None, start: Callable[..., RunningServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: None, start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else maintains, and makes no batch: the server does not wait for it as long as the reads would."""
     waits: Queue[Any] = Queue()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.client.http import Answer, receive_answer
@@ -36,7 +36,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def connected(running: RunningServer) -> socket.socket:
+def connected(running: Running) -> socket.socket:
     host, port = running.address.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), 60)
 
@@ -49,13 +49,13 @@ def request(body: Any, path: str = "/v1/items/rows", method: str = "POST", **hea
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + content
 
 
-def asked(running: RunningServer, given: bytes) -> Answer:
+def asked(running: Running, given: bytes) -> Answer:
     with connected(running) as connection:
         connection.sendall(given)
         return receive_answer(connection, "POST")
 
 
-def test_the_answer_is_that_of_the_other_way(served: RunningServer, taken: list[bool]) -> None:
+def test_the_answer_is_that_of_the_other_way(served: Running, taken: list[bool]) -> None:
     whole = request([{"item_id": 70, "category": "n", "price": 7}])
     short = asked(served, whole)
     long = asked(served, whole.replace(b"content-type", b"x-twice: 1\r\nx-twice: 1\r\ncontent-type"))
@@ -77,7 +77,7 @@ def test_the_answer_is_that_of_the_other_way(served: RunningServer, taken: list[
     assert taken == [True, False, True]
 
 
-def test_what_is_wrong_or_special_goes_the_other_way(served: RunningServer, taken: list[bool]) -> None:
+def test_what_is_wrong_or_special_goes_the_other_way(served: Running, taken: list[bool]) -> None:
     head = served.db._store.head()
     row = {"item_id": 80, "category": "n", "price": 7}
     for given, status, code in (
@@ -106,7 +106,7 @@ def test_what_is_wrong_or_special_goes_the_other_way(served: RunningServer, take
     assert served.db._store.head() == head
 
 
-def test_who_may(shop: None, start: Callable[..., RunningServer], tmp_path: Path, taken: list[bool]) -> None:
+def test_who_may(shop: None, start: Callable[..., Running], tmp_path: Path, taken: list[bool]) -> None:
     file = TokenFile(tmp_path / "tokens")
     writer, reader = file.create("writer"), file.create("reader")
     running = start(tokens=str(tmp_path / "tokens"))
@@ -120,7 +120,7 @@ def test_who_may(shop: None, start: Callable[..., RunningServer], tmp_path: Path
     assert asked(reading, request(row)).status == 403
 
 
-def test_requests_that_follow_each_other_are_answered_in_their_order(served: RunningServer, taken: list[bool]) -> None:
+def test_requests_that_follow_each_other_are_answered_in_their_order(served: Running, taken: list[bool]) -> None:
     get = b"GET /v1/items/rows/90 HTTP/1.1\r\nhost: localhost\r\n\r\n"
     last = request({"item_id": 90, "category": "c", "price": 3}, connection="close")
     puts = [request({"item_id": 90, "category": "c", "price": price}) for price in (1, 2)]
@@ -139,7 +139,7 @@ def test_requests_that_follow_each_other_are_answered_in_their_order(served: Run
 
 
 def test_writers_that_are_busy_and_clients_that_go(
-    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: list[bool]
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, taken: list[bool]
 ) -> None:
     running = start(limits={"seconds": 5.0})
     held, go_on = threading.Semaphore(0), threading.Event()
@@ -175,7 +175,7 @@ def test_writers_that_are_busy_and_clients_that_go(
 
 
 def test_a_server_that_stops_gives_up_what_is_not_done_in_its_time(
-    shop: None, start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, taken: list[bool]
+    shop: None, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, taken: list[bool]
 ) -> None:
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
     running = start()

@@ -15,7 +15,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 
@@ -38,7 +38,7 @@ PATH = "/v1/wide/rows/a%2Fb%20%C3%BC/1"
 
 
 @pytest.fixture
-def wide(start: Callable[..., RunningServer], tmp_path: Path) -> RunningServer:
+def wide(start: Callable[..., Running], tmp_path: Path) -> Running:
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         db.sql(WIDE)
     running = start()
@@ -46,7 +46,7 @@ def wide(start: Callable[..., RunningServer], tmp_path: Path) -> RunningServer:
     return running
 
 
-def test_a_row_by_its_key_is_exact(wide: RunningServer) -> None:
+def test_a_row_by_its_key_is_exact(wide: Running) -> None:
     found = wide.http.get(PATH)
     assert found.headers["content-type"] == "application/json"
     assert found.json() == ROW
@@ -58,7 +58,7 @@ def test_a_row_by_its_key_is_exact(wide: RunningServer) -> None:
     assert wide.db.get("wide", ("a/b ü", 1))["big"] == 9007199254740993
 
 
-def test_formats_agree(wide: RunningServer) -> None:
+def test_formats_agree(wide: Running) -> None:
     for path in (PATH, "/v1/wide/rows"):
         lines = wide.http.get(path, headers={"accept": "application/x-ndjson"})
         assert json.loads(lines.text) == ROW
@@ -75,7 +75,7 @@ def test_formats_agree(wide: RunningServer) -> None:
         assert wide.http.get(path, headers={"accept": "image/png"}).status_code == 406
 
 
-def test_keys_that_a_path_has_no_plain_word_for(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_keys_that_a_path_has_no_plain_word_for(start: Callable[..., Running], tmp_path: Path) -> None:
     with vk.open(f"lmdb:{tmp_path / 'db'}") as db:
         db.sql("CREATE TABLE views (k STRING, PRIMARY KEY (k))")
         db.sql("CREATE TABLE bytes (k BINARY, PRIMARY KEY (k))")
@@ -94,13 +94,13 @@ def test_keys_that_a_path_has_no_plain_word_for(start: Callable[..., RunningServ
     assert running.http.get("/v1/bytes/rows/!").json()["code"] == "VK201"
 
 
-def test_a_group_whose_key_is_null(served: RunningServer) -> None:
+def test_a_group_whose_key_is_null(served: Running) -> None:
     token = served.put({"item_id": 100, "category": None, "price": 7})
     found = served.http.get("/v1/totals/rows/~null", params={"after": token})
     assert found.json() == {"category": None, "n": "1", "total": "7"}
 
 
-def test_what_is_not_there_has_a_code(served: RunningServer) -> None:
+def test_what_is_not_there_has_a_code(served: Running) -> None:
     for path, status, code in (
         ("/v1/items/rows/999", 404, "VK105"),
         ("/v1/nothing/rows/1", 404, "VK101"),
@@ -127,7 +127,7 @@ def test_what_is_not_there_has_a_code(served: RunningServer) -> None:
         assert problem["detail"]
 
 
-def test_pages_are_of_one_state(served: RunningServer) -> None:
+def test_pages_are_of_one_state(served: Running) -> None:
     first = served.http.get("/v1/items/rows", params={"limit": 7})
     seen, following = first.json()["rows"], first.json()["next"]
     assert first.headers["viewkeeper-cursor"] == following
@@ -140,7 +140,7 @@ def test_pages_are_of_one_state(served: RunningServer) -> None:
     assert all(row["category"] != "new" for row in seen)
 
 
-def test_a_cursor_of_a_state_that_is_gone(served: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cursor_of_a_state_that_is_gone(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     from viewkeeper.server import pinned_snapshots
 
     cursor = served.http.get("/v1/items/rows", params={"limit": 7}).json()["next"]
@@ -151,7 +151,7 @@ def test_a_cursor_of_a_state_that_is_gone(served: RunningServer, monkeypatch: py
     assert (gone.status_code, gone.json()["code"]) == (410, "VK604")
 
 
-def test_ranges(served: RunningServer) -> None:
+def test_ranges(served: Running) -> None:
     def keys(**given: Any) -> list[int]:
         return [int(row["item_id"]) for row in served.http.get("/v1/items/rows", params=given).json()["rows"]]
 
@@ -161,7 +161,7 @@ def test_ranges(served: RunningServer) -> None:
     assert served.http.get("/v1/items/rows", params={"prefix": "3", "start": "1"}).status_code == 400
 
 
-def test_a_tag_changes_with_the_view_and_only_then(served: RunningServer) -> None:
+def test_a_tag_changes_with_the_view_and_only_then(served: Running) -> None:
     def tag(path: str, **headers: str) -> httpx.Response:
         return served.http.get(path, headers=headers)
 
@@ -185,7 +185,7 @@ def test_a_tag_changes_with_the_view_and_only_then(served: RunningServer) -> Non
     assert arrow.status_code == 200
 
 
-def test_a_write_is_seen_by_a_tagged_read_at_once(served: RunningServer) -> None:
+def test_a_write_is_seen_by_a_tagged_read_at_once(served: Running) -> None:
     for price in range(50):
         served.put({"item_id": 1, "category": "c1", "price": price})
         found = served.http.get("/v1/items/rows/1", headers={"if-none-match": '"old"'})
@@ -194,7 +194,7 @@ def test_a_write_is_seen_by_a_tagged_read_at_once(served: RunningServer) -> None
         assert again.status_code == 304
 
 
-def test_levels(served: RunningServer) -> None:
+def test_levels(served: Running) -> None:
     for price in range(5):
         token = served.put({"item_id": 0, "category": "z", "price": price})
         assert served.http.get("/v1/totals/rows/z", params={"after": token}).json()["total"] == str(price)
@@ -205,7 +205,7 @@ def test_levels(served: RunningServer) -> None:
     assert served.http.get("/v1/totals/rows/z", params={"level": "newest"}).status_code == 400
 
 
-def test_a_wait_that_is_in_vain_says_how_far_the_view_is(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_a_wait_that_is_in_vain_says_how_far_the_view_is(shop: None, start: Callable[..., Running]) -> None:
     running = start()
     running.db.sql(f"CREATE MATERIALIZED VIEW bosses AS {planned.BOSSES}")  # of two tables: nobody works it out alone
     running.stop()
@@ -217,7 +217,7 @@ def test_a_wait_that_is_in_vain_says_how_far_the_view_is(shop: None, start: Call
     assert "nobody maintains" in found.json()["detail"]
 
 
-def test_the_latest_of_a_view_of_one_table_waits_for_nobody(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_the_latest_of_a_view_of_one_table_waits_for_nobody(shop: None, start: Callable[..., Running]) -> None:
     running = start()
     for price in (7, 8):
         token = running.put({"item_id": 0, "category": "z", "price": price})
@@ -235,7 +235,7 @@ def test_the_latest_of_a_view_of_one_table_waits_for_nobody(shop: None, start: C
     assert running.http.get("/v1/totals/rows", params={"level": "latest", "limit": "1"}).status_code == 503
 
 
-def test_tables_views_plan_and_status(served: RunningServer) -> None:
+def test_tables_views_plan_and_status(served: Running) -> None:
     tables = {t["name"]: t for t in served.http.get("/v1/tables").json()["tables"]}
     assert tables["items"]["rows"] == 20
     assert tables["items"]["key"] == [{"column": "item_id", "descending": False, "nulls_last": False}]
@@ -255,20 +255,20 @@ def test_tables_views_plan_and_status(served: RunningServer) -> None:
     assert served.http.get("/readyz").status_code == 200
 
 
-def test_not_ready_when_too_far_behind(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_not_ready_when_too_far_behind(shop: None, start: Callable[..., Running]) -> None:
     running = start(max_lag=0.0)
     assert running.http.get("/readyz").status_code == 200
     running.put({"item_id": 0, "category": "z", "price": 1})
     assert running.http.get("/readyz").status_code == 503
 
 
-def test_head_says_what_get_would(served: RunningServer) -> None:
+def test_head_says_what_get_would(served: Running) -> None:
     for path in ("/v1/items/rows/1", "/v1/items/rows", "/v1/totals/changes"):
         got = served.http.head(path)
         assert (got.status_code, got.content) == (200, b""), path
 
 
-def test_a_lazy_view_is_read_as_others_are(served: RunningServer) -> None:
+def test_a_lazy_view_is_read_as_others_are(served: Running) -> None:
     served.db.sql(f"CREATE MATERIALIZED VIEW lazily WITH (store = 'lazy') AS {planned.TOTALS}")
     rows = served.http.get("/v1/lazily/rows").json()["rows"]
     assert rows == served.http.get("/v1/totals/rows").json()["rows"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 from viewkeeper.errors import BadValue, UnknownName
 from viewkeeper.server import auth as server_tokens
@@ -35,7 +35,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def guarded(shop: None, tokens: dict[str, str], start: Callable[..., RunningServer], tmp_path: Path) -> RunningServer:
+def guarded(shop: None, tokens: dict[str, str], start: Callable[..., Running], tmp_path: Path) -> Running:
     return start(tokens=str(tmp_path / "tokens"))
 
 
@@ -43,7 +43,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def raw(running: RunningServer, data: bytes, *, wait: float = 10.0) -> bytes:
+def raw(running: Running, data: bytes, *, wait: float = 10.0) -> bytes:
     """What the server says to bytes that no client would send."""
     host, port = running.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=wait) as connection:
@@ -55,12 +55,12 @@ def raw(running: RunningServer, data: bytes, *, wait: float = 10.0) -> bytes:
         return found
 
 
-def test_without_tokens_only_this_machine(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_without_tokens_only_this_machine(shop: None, start: Callable[..., Running]) -> None:
     with pytest.raises(BadValue, match="listens on this machine only"):
         start(host="0.0.0.0")
 
 
-def test_every_endpoint_wants_a_token_but_those_for_anybody(guarded: RunningServer, tokens: dict[str, str]) -> None:
+def test_every_endpoint_wants_a_token_but_those_for_anybody(guarded: Running, tokens: dict[str, str]) -> None:
     document = guarded.http.get("/v1/openapi.json").json()
     checked = 0
     for path, operations in document["paths"].items():
@@ -77,7 +77,7 @@ def test_every_endpoint_wants_a_token_but_those_for_anybody(guarded: RunningServ
     assert guarded.http.get("/v1/items/rows/1", headers={"authorization": "Basic eDp5"}).status_code == 401
 
 
-def test_roles(guarded: RunningServer, tokens: dict[str, str]) -> None:
+def test_roles(guarded: Running, tokens: dict[str, str]) -> None:
     row = {"item_id": 1, "category": "c1", "price": 1}
 
     def sql(text: str, headers: dict[str, str]) -> Any:
@@ -117,7 +117,7 @@ def test_roles(guarded: RunningServer, tokens: dict[str, str]) -> None:
 
 
 def test_a_token_is_made_once_and_revoked_while_the_server_runs(
-    guarded: RunningServer, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: Running, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_tokens, "_CHECK_SECONDS", 0.0)
     file = TokenFile(tmp_path / "tokens")
@@ -155,7 +155,7 @@ def test_changes_of_the_token_file_at_once_are_all_there(tmp_path: Path) -> None
         file.entries()
 
 
-def test_names_of_other_hosts_and_pages_of_other_sites(served: RunningServer) -> None:
+def test_names_of_other_hosts_and_pages_of_other_sites(served: Running) -> None:
     def status(**headers: str) -> tuple[int, int]:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         read = served.http.get("/v1/items/rows/1", headers=given)
@@ -177,7 +177,7 @@ def test_names_of_other_hosts_and_pages_of_other_sites(served: RunningServer) ->
     assert asked.status_code == 405
 
 
-def test_limits(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_limits(shop: None, start: Callable[..., Running]) -> None:
     running = start(limits={"body": 1000, "page": 5, "url": 300, "headers": 2000, "receive_seconds": 1.0})
     head = running.db._store.head()
     for found in (
@@ -194,7 +194,7 @@ def test_limits(shop: None, start: Callable[..., RunningServer]) -> None:
     assert running.db._store.head() == head
 
 
-def test_slow_clients_are_let_go(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_slow_clients_are_let_go(shop: None, start: Callable[..., Running]) -> None:
     running = start(limits={"receive_seconds": 0.5})
     host, port = running.address.removeprefix("http://").split(":")
     begun = b"GET /v1/items/rows/1 HTTP/1.1\r\nhost: loc"
@@ -212,7 +212,7 @@ def test_slow_clients_are_let_go(shop: None, start: Callable[..., RunningServer]
 
 
 @pytest.mark.parametrize("asked", [b"GET /v1/tables", b"POST /v1/nothing/of/this", b"POST /v1/items/rows"])
-def test_a_body_that_nobody_wanted_ends_too(shop: None, start: Callable[..., RunningServer], asked: bytes) -> None:
+def test_a_body_that_nobody_wanted_ends_too(shop: None, start: Callable[..., Running], asked: bytes) -> None:
     running = start(limits={"receive_seconds": 0.5})
     host, port = running.address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -222,7 +222,7 @@ def test_a_body_that_nobody_wanted_ends_too(shop: None, start: Callable[..., Run
 
 
 def test_a_token_that_is_taken_back_ends_its_subscription(
-    guarded: RunningServer, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: Running, tokens: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_tokens, "_CHECK_SECONDS", 0.0)
     with guarded.http.stream("GET", "/v1/items/changes", headers=bearer(tokens["reader"])) as response:
@@ -239,7 +239,7 @@ def test_a_token_that_is_taken_back_ends_its_subscription(
     assert guarded.http.get("/v1/items/changes", headers=bearer(tokens["reader"])).status_code == 401
 
 
-def test_as_many_requests_as_it_takes(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_as_many_requests_as_it_takes(shop: None, start: Callable[..., Running]) -> None:
     running = start(limits={"requests": 0})
     found = running.http.get("/v1/items/rows")
     assert (found.status_code, found.json()["code"], found.headers["retry-after"]) == (503, "VK704", "1")
@@ -273,7 +273,7 @@ def test_as_many_requests_as_it_takes(shop: None, start: Callable[..., RunningSe
         POST + b"content-length: -5\r\n\r\n",
     ],
 )
-def test_tricks(shared: RunningServer, data: bytes) -> None:
+def test_tricks(shared: Running, data: bytes) -> None:
     head = shared.db._store.head()
     answer = raw(shared, data)
     assert answer.startswith(b"HTTP/1.1 4"), answer[:200]
@@ -283,7 +283,7 @@ def test_tricks(shared: RunningServer, data: bytes) -> None:
     assert shared.db._store.head() == head
 
 
-def test_an_error_that_nobody_thought_of_says_nothing(served: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_thought_of_says_nothing(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(served.db._store), "open_snapshot", lambda self: 1 / 0)
     found = served.http.get("/v1/items/rows")
     assert (found.status_code, found.json()["code"]) == (500, "VK706")
@@ -291,7 +291,7 @@ def test_an_error_that_nobody_thought_of_says_nothing(served: RunningServer, mon
     assert "Traceback" not in found.text
 
 
-def test_an_answer_without_end_is_not_made(served: RunningServer) -> None:
+def test_an_answer_without_end_is_not_made(served: Running) -> None:
     """The product of a table with itself three times: refused while it is made, in memory that does not grow."""
     served.put(*({"item_id": i, "category": "same", "price": i} for i in range(2_000)))
     text = (
@@ -303,7 +303,7 @@ def test_an_answer_without_end_is_not_made(served: RunningServer) -> None:
     assert peak() - before < 1 << 30
 
 
-def test_a_query_ends_with_its_client(served: RunningServer) -> None:
+def test_a_query_ends_with_its_client(served: Running) -> None:
     served.put(*({"item_id": i, "category": "same", "price": i} for i in range(5_000)))
     joined = "items a JOIN items b ON a.category = b.category JOIN items c ON a.category = c.category"
     text = f"SELECT count(*) AS n FROM {joined}"

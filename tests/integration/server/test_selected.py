@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.client import protocol
@@ -35,7 +35,7 @@ DAYS = "CREATE TABLE days (day DATE, cost DECIMAL(20,2), raw BINARY, x DOUBLE, a
 
 
 @pytest.fixture(scope="module")
-def far(shared: RunningServer) -> Iterator[Any]:
+def far(shared: Running) -> Iterator[Any]:
     with vk.connect(shared.address) as client:
         yield client
 
@@ -46,19 +46,19 @@ def pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("given", ASKED, ids=str)
-def test_served_as_embedded(shared: RunningServer, far: Any, given: dict[str, Any], pages: None) -> None:
+def test_served_as_embedded(shared: Running, far: Any, given: dict[str, Any], pages: None) -> None:
     assert list(far.scan("items", **given)) == list(shared.db.scan("items", **given))
     if "start" not in given:
         found, expected = far.read("items", **given), shared.db.read("items", **given)
         assert found.equals(expected)
 
 
-def test_views_are_asked_the_same(shared: RunningServer, far: Any, pages: None) -> None:
+def test_views_are_asked_the_same(shared: Running, far: Any, pages: None) -> None:
     given: dict[str, Any] = {"where": "n > 1", "order_by": ["total DESC"], "columns": ["category", "total"]}
     assert far.read("totals", **given).equals(shared.db.read("totals", **given))
 
 
-def test_the_asynchronous_client_asks_the_same(shared: RunningServer) -> None:
+def test_the_asynchronous_client_asks_the_same(shared: Running) -> None:
     async def ask() -> tuple[list[Any], Any]:
         async with vk.connect_async(shared.address) as far:
             given: dict[str, Any] = {"where": "price > 4", "order_by": "price DESC", "columns": ["price"]}
@@ -68,7 +68,7 @@ def test_the_asynchronous_client_asks_the_same(shared: RunningServer) -> None:
     assert rows == table.to_pylist() == [{"price": price} for price in range(19, 4, -1)]
 
 
-def test_values_of_every_type(served: RunningServer) -> None:
+def test_values_of_every_type(served: Running) -> None:
     served.db.sql(DAYS)
     rows = [
         {"day": "2024-02-29", "cost": "1.50", "raw": b"\x00\xff", "x": float("nan"), "at": "2024-02-29T12:30:00Z"},
@@ -84,7 +84,7 @@ def test_values_of_every_type(served: RunningServer) -> None:
         assert list(far.scan("days", where={"cost": Decimal("1.5")}, columns=["raw"])) == [{"raw": b"\x00\xff"}]
 
 
-def test_pages_of_a_condition_are_of_one_state(served: RunningServer) -> None:
+def test_pages_of_a_condition_are_of_one_state(served: Running) -> None:
     asked = {"where": "price >= 0", "order_by": "price DESC", "limit": "8"}
     first = served.http.get("/v1/items/rows", params=asked)
     served.put({"item_id": 500, "category": "new", "price": 500})
@@ -95,7 +95,7 @@ def test_pages_of_a_condition_are_of_one_state(served: RunningServer) -> None:
     assert third.json()["next"] is None
 
 
-def test_a_cursor_belongs_to_its_condition(shared: RunningServer) -> None:
+def test_a_cursor_belongs_to_its_condition(shared: Running) -> None:
     first = shared.http.get("/v1/items/rows", params={"where": "price > 1", "limit": "2"})
     cursor = first.json()["next"]
     for other in ({}, {"where": "price > 2"}, {"where": "price > 1", "columns": "price"}):
@@ -129,13 +129,13 @@ def test_what_cannot_be_asked_is_refused(far: Any, given: dict[str, Any], error:
         list(far.scan("items", **given))
 
 
-def test_a_condition_that_is_no_json(shared: RunningServer) -> None:
+def test_a_condition_that_is_no_json(shared: Running) -> None:
     found = shared.http.get("/v1/items/rows", params={"where": '{"price": '})
     assert found.status_code == 400
     assert "no JSON" in found.json()["detail"]
 
 
-def test_lines_and_csv_have_the_columns_that_were_asked_for(shared: RunningServer) -> None:
+def test_lines_and_csv_have_the_columns_that_were_asked_for(shared: Running) -> None:
     asked = {"columns": "price", "where": json.dumps({"item_id": [1, 2]})}
     found = shared.http.get("/v1/items/rows", params=asked, headers={"accept": "text/csv"})
     assert isinstance(found, httpx.Response)

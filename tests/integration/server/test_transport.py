@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 import viewkeeper as vk
 from viewkeeper.client.async_client import connect_async
@@ -48,7 +48,7 @@ def fake(*connections: list[bytes]) -> Iterator[tuple[str, Queue[bytes]]]:
         assert not thread.is_alive()
 
 
-def test_a_connection_is_kept_and_one_that_was_closed_is_not_used(served: RunningServer) -> None:
+def test_a_connection_is_kept_and_one_that_was_closed_is_not_used(served: Running) -> None:
     with fake([ALIVE, ALIVE], [ALIVE]) as (address, heard), vk.connect(f"http://{address}") as client:
         for _ in range(3):
             assert client.tables() == []
@@ -106,7 +106,7 @@ def test_an_asyncio_client_asks_a_read_again_too() -> None:
         assert heard.qsize() == 4
 
 
-def test_answers_that_end_otherwise(served: RunningServer) -> None:
+def test_answers_that_end_otherwise(served: Running) -> None:
     chunked = ALIVE.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
     pieces = b'5\r\n{"tab\r\n7\r\nles":[]\r\n1\r\n}\r\n0\r\n\r\n'
     until_closed = ALIVE.replace(b"Content-Length", b"X-Length")
@@ -173,7 +173,7 @@ def test_what_an_address_may_say() -> None:
             client.tables()
 
 
-def test_a_body_that_is_refused_unread(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_a_body_that_is_refused_unread(shop: None, start: Callable[..., Running]) -> None:
     running = start(limits={"body": 100_000})
     rows: Any = pa.table({"item_id": range(2_000_000), "category": ["c"] * 2_000_000})
     with vk.connect(running.address) as client:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.contract import planned
-from tests.integration.server.conftest import RunningServer
+from tests.integration.server.conftest import Running
 
 SQL = {"content-type": "application/sql"}
 
@@ -23,12 +23,12 @@ def stream(table: pa.Table, options: Any = None) -> bytes:
     return sink.getvalue()
 
 
-def post(running: RunningServer, body: Any, kind: str, method: str = "POST", path: str = "/v1/items/rows") -> Any:
+def post(running: Running, body: Any, kind: str, method: str = "POST", path: str = "/v1/items/rows") -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return running.http.request(method, path, content=content, headers={"content-type": kind})
 
 
-def test_json_lines_and_arrow_are_one_write_each(served: RunningServer) -> None:
+def test_json_lines_and_arrow_are_one_write_each(served: Running) -> None:
     rows = [{"item_id": 50 + i, "category": "n", "price": i} for i in range(3)]
     head = served.db._store.head()
     bodies = (
@@ -50,7 +50,7 @@ def test_json_lines_and_arrow_are_one_write_each(served: RunningServer) -> None:
     assert len({position for position, _, _ in entries}) == 3
 
 
-def test_packed_bodies(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_packed_bodies(shop: None, start: Callable[..., Running]) -> None:
     """Of one that stands for more than is allowed nothing is unpacked beyond that."""
     running = start(limits={"body": 100_000})
     packed = {"content-encoding": "gzip", "content-type": "application/json"}
@@ -108,7 +108,7 @@ def deltas(word: str, count: int) -> bytes:
     return sink.getvalue()
 
 
-def test_encoded_columns(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_encoded_columns(shop: None, start: Callable[..., Running]) -> None:
     """A value that is sent once and named often is as large as all of it together; no more than allowed is made."""
     running = start(limits={"body": 200_000, "rows": 5_000})
     arrow = "application/vnd.apache.arrow.stream"
@@ -154,7 +154,7 @@ def test_encoded_columns(shop: None, start: Callable[..., RunningServer]) -> Non
     assert running.db._store.head() == head
 
 
-def test_some_columns_of_several_rows(served: RunningServer) -> None:
+def test_some_columns_of_several_rows(served: Running) -> None:
     found = post(served, [{"item_id": 1, "price": 100}, {"item_id": 2, "price": 200}], "application/json", "PATCH")
     assert found.json()["rows"] == 2
     assert served.db.get("items", 1) == {"item_id": 1, "category": "c1", "price": 100}
@@ -177,7 +177,7 @@ def test_some_columns_of_several_rows(served: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["if-match", "if-none-match", "if-unmodified-since"])
-def test_a_condition_of_a_write_is_refused_and_not_ignored(shared: RunningServer, name: str) -> None:
+def test_a_condition_of_a_write_is_refused_and_not_ignored(shared: Running, name: str) -> None:
     head = shared.db._store.head()
     for method, path, body in (
         ("DELETE", "/v1/items/rows/1", None),
@@ -189,7 +189,7 @@ def test_a_condition_of_a_write_is_refused_and_not_ignored(shared: RunningServer
     assert shared.db._store.head() == head
 
 
-def test_delete(served: RunningServer) -> None:
+def test_delete(served: Running) -> None:
     assert served.http.delete("/v1/items/rows/1").json()["rows"] == 1
     assert served.http.delete("/v1/items/rows/1").json()["code"] == "VK105"
     for keys, count in (([2, "3"], 2), ([{"item_id": 4}], 1), ([[5]], 1), ([2, 3, 777], 0), ([777, 7, 7, 1], 1)):
@@ -222,20 +222,20 @@ def test_delete(served: RunningServer) -> None:
         (b"\xff\xff\xff\xff\x10\x00\x00\x00", "application/vnd.apache.arrow.stream", 400),
     ],
 )
-def test_a_body_that_does_not_fit_changes_nothing(shared: RunningServer, body: bytes, kind: str, status: int) -> None:
+def test_a_body_that_does_not_fit_changes_nothing(shared: Running, body: bytes, kind: str, status: int) -> None:
     head = shared.db._store.head()
     found = post(shared, body, kind)
     assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json"), found.text
     assert shared.db._store.head() == head
 
 
-def test_what_cannot_be_written(served: RunningServer) -> None:
+def test_what_cannot_be_written(served: Running) -> None:
     assert post(served, {"category": "x"}, "application/json", path="/v1/totals/rows").json()["code"] == "VK104"
     assert post(served, {"x": 1}, "application/json", path="/v1/nothing/rows").json()["code"] == "VK101"
     assert served.http.put("/v1/items/rows", json={}).headers["allow"] == "GET, POST, PATCH, DELETE, HEAD"
 
 
-def test_a_server_that_only_reads(shop: None, start: Callable[..., RunningServer]) -> None:
+def test_a_server_that_only_reads(shop: None, start: Callable[..., Running]) -> None:
     running = start(read_only=True)
     assert running.http.get("/v1/items/rows/1").status_code == 200
     for found in (
@@ -247,7 +247,7 @@ def test_a_server_that_only_reads(shop: None, start: Callable[..., RunningServer
         assert (found.status_code, found.json()["code"]) == (403, "VK104")
 
 
-def test_statements(served: RunningServer) -> None:
+def test_statements(served: Running) -> None:
     def run(text: str, **headers: str) -> Any:
         return served.http.post("/v1/sql", content=text, headers={**SQL, **headers})
 

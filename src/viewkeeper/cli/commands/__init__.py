@@ -1,1 +1,1 @@
-"""The commands of `vk`, by what they are for: statements, rows, views, proofs."""
+"""The commands of `vk`, by topic: statements, rows, views, verification."""

@@ -1,4 +1,4 @@
-"""`vk audit`, `vk doctor`, `vk backup`, `vk restore`: are the views right, is the database well, is it safe."""
+"""`vk audit`, `vk doctor`, `vk backup`, `vk restore`: correctness of the views, health and safety of the database."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def audit(
 ) -> None:
     """Compare views with their queries.
 
-    Spark runs each view's SQL from nothing over the tables at one published batch. The first keys that differ are
-    printed, with the row that the query gives and the row that the view has.
+    Spark recomputes each view's SQL over the tables at one published batch. The first keys that differ are printed,
+    with the row of the query and the row of the view.
 
-    The exit code is 1 if a view differs and was not repaired, or could not be compared; what to do is said for each.
+    The exit code is 1 if a view differs and was not repaired, or could not be compared; the advice for each such view
+    is printed.
 
     Example: vk audit by_category --sample 1000 --db lmdb:./shop
     """
@@ -89,7 +90,7 @@ def doctor(context: typer.Context, db: LocalDb, output: ReportOutput = "table") 
     """Look for damage and trouble ahead.
 
     Formats, versions, checksums of every record, log entry and state file, orphaned files, log retention, disk space,
-    permissions, suspended views and the last audit; and what to do about each. It changes nothing.
+    permissions, suspended views and the last audit, with advice for each problem. It changes nothing.
 
     The exit code is 1 if something is wrong.
 
@@ -120,8 +121,8 @@ def backup(
 ) -> None:
     """Copy the database while writers and the maintainer go on.
 
-    The copy is the database as it was at one moment, views and their state included. It is a database by itself: it can
-    be opened, read and audited where it lies. An interrupted backup leaves nothing.
+    The copy is the database as it was at one moment, views and their state included. It is a complete database: it can
+    be opened, read and audited in place. An interrupted backup leaves nothing.
 
     Example: vk backup ./shop-monday --db lmdb:./shop
     """
@@ -133,9 +134,9 @@ def backup(
 
 
 def restore(db: LocalDb, directory: Annotated[Path, typer.Argument(help="What vk backup made.")]) -> None:
-    """Make a database of a backup, at a place where there is none.
+    """Restore a backup to a new database.
 
-    It has an identity of its own: tokens and subscriptions of the database that was backed up are refused by it.
+    The new database has an identity of its own: it refuses tokens and subscriptions of the database that was backed up.
 
     Example: vk restore ./shop-monday --db lmdb:./shop-again
     """
@@ -148,7 +149,7 @@ def restore(db: LocalDb, directory: Annotated[Path, typer.Argument(help="What vk
 
 @contextmanager
 def _show_copy_progress(label: str) -> Iterator[Callable[[int], None]]:
-    """Bytes as they are copied, on standard error if that is a terminal."""
+    """Show the copied bytes on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""`vk load`, `vk put`, `vk delete`, `vk get`, `vk scan`: rows in and out."""
+"""`vk load`, `vk put`, `vk delete`, `vk get`, `vk scan`: writes and reads of rows."""
 
 from __future__ import annotations
 
@@ -79,26 +79,31 @@ def load(
             if key is not None:
                 client.sql(infer_create_table(table, files[0], tuple(k.strip() for k in key.split(",")), delimiter))
             target = client.shape(table)
-            place = None if strict else rejects or default_reject_file(target)
-            options: dict[str, Any] = {"rejects": place, "most": max_rejects, "chunk": chunk, "delimiter": delimiter}
+            reject_file = None if strict else rejects or default_reject_file(target)
+            options: dict[str, Any] = {
+                "rejects": reject_file,
+                "most": max_rejects,
+                "chunk": chunk,
+                "delimiter": delimiter,
+            }
             report = run(client, target, files, progress=progress, **options)
         print_report(report, output)
         return
     with open_database(db) as database:
-        made: Any = nullcontext()
+        creation: Any = nullcontext()
         if key is not None:
             if database._catalog().find(table) is not None:
                 raise usage_error(context, f"{table} is there already, with its own key: leave --key out.")
             columns = tuple(k.strip() for k in key.split(","))
-            made = create_for_load(database, table, infer_create_table(table, files[0], columns, delimiter))
-        with made, _show_progress(files, output) as progress:
+            creation = create_for_load(database, table, infer_create_table(table, files[0], columns, delimiter))
+        with creation, _show_progress(files, output) as progress:
             target = database._writes.table(table, "load into")
-            place = None if strict else rejects or default_reject_file(target)
+            reject_file = None if strict else rejects or default_reject_file(target)
             report = run(
                 database,
                 target,
                 files,
-                rejects=place,
+                rejects=reject_file,
                 max_rejects=max_rejects,
                 chunk=chunk,
                 delimiter=delimiter,
@@ -109,7 +114,7 @@ def load(
 
 @contextmanager
 def _show_progress(files: list[Path], output: str) -> Iterator[Progress]:
-    """A bar on standard error, if that is a terminal."""
+    """Show a progress bar on standard error, if it is a terminal."""
     if not sys.stderr.isatty() or output != "table":
         yield lambda _: None
         return
@@ -121,12 +126,12 @@ def _show_progress(files: list[Path], output: str) -> Iterator[Progress]:
         total = sum(f.stat().st_size for f in files)
         task, done = bar.add_task("reading", total=total), 0
 
-        def told(count: int) -> None:
+        def advance(count: int) -> None:
             nonlocal done
             done = min(done + count, total)
             bar.update(task, completed=done, description="reading" if done < total else "writing")
 
-        yield told
+        yield advance
 
 
 def put(
@@ -139,29 +144,29 @@ def put(
 ) -> None:
     """Insert rows or replace them, as JSON.
 
-    A row of the same key is replaced whole. All rows of a call are one write. Prints
-    the write's token, by which a reader can ask for a state that has it.
+    A row with the same key is replaced as a whole. All rows of a call are one write. Prints
+    the write's token, with which a reader can request a state that contains it.
 
     Example: vk put items '{"item_id": 1, "category": "toys", "price": "9.99"}' --db lmdb:./shop
     """
     texts = rows if rows and rows != ["-"] else sys.stdin.read().splitlines()
-    given = [row for i, text in enumerate(texts, 1) if text.strip() for row in _parse_objects(context, text, i)]
-    if not given:
+    objects = [row for i, text in enumerate(texts, 1) if text.strip() for row in _parse_objects(context, text, i)]
+    if not objects:
         raise usage_error(context, "There are no rows.")
     if is_remote(db):
-        remote.put(db, table, given)
+        remote.put(db, table, objects)
         return
     with open_writer(db) as store:
         from viewkeeper.model.intake.json import convert_objects
         from viewkeeper.model.intake.rows import last_by_key, rows_table
 
         target = _base_table(store, table, "put into")
-        rows_in = rows_table(target, convert_objects(target, given))
+        rows_in = rows_table(target, convert_objects(target, objects))
         typer.echo(_write_rows(store, target, last_by_key(target, rows_in), None))
 
 
 def _parse_objects(context: typer.Context, text: str, number: int) -> list[dict[str, Any]]:
-    """The rows of a JSON object, or of an array of them."""
+    """The rows of a JSON object, or of an array of objects."""
     from viewkeeper.model.intake.json import parse_json
 
     try:
@@ -184,12 +189,12 @@ def _base_table(store: Store, name: str, verb: str) -> Table:
 
 
 def _write_rows(store: Store, table: Table, puts: Any, deletes: Any) -> str:
-    """One write, and its token. None: no puts, or no deletes."""
+    """Run one write and return its token. `puts` or `deletes` None: there are none."""
     from viewkeeper.model.token import Token
 
-    nothing = table.arrow.empty_table()
-    keys = nothing.select([c.name for c in table.key_columns])
-    written = store.write(table, nothing if puts is None else puts, keys if deletes is None else deletes)
+    empty = table.arrow.empty_table()
+    keys = empty.select([c.name for c in table.key_columns])
+    written = store.write(table, empty if puts is None else puts, keys if deletes is None else deletes)
     return str(Token(store.uuid, written.position, written.atomic))
 
 
@@ -277,7 +282,7 @@ def scan(
         low, high = prefix_range(table, parse_key(table, prefix or (), complete=False))
 
         def batches() -> Iterator[pa.Table]:
-            left = limit
+            remaining = limit
             if not table.has_rows:
                 from viewkeeper.read.lazy.evaluate import read_virtual_view
 
@@ -285,14 +290,14 @@ def scan(
                 return
             for batch in store.scan(table, start=low, stop=high, limit=limit):
                 rows = to_visible_rows(table, pa.Table.from_batches([batch]))
-                yield rows if left is None else rows.slice(0, left)
-                left = None if left is None else max(0, left - rows.num_rows)
+                yield rows if remaining is None else rows.slice(0, remaining)
+                remaining = None if remaining is None else max(0, remaining - rows.num_rows)
 
         print_rows(table.external_schema, batches(), output)
 
 
 def _find_readable(store: Store, name: str, stale: bool) -> Table:
-    """The table behind a name. Old rows of a suspended view are announced on standard error."""
+    """The table of a name. For old rows of a suspended view, print a warning on standard error."""
     from viewkeeper.cli.output import warn_suspended
     from viewkeeper.model.catalog.catalog import View
     from viewkeeper.read.suspension import refuse_suspended, suspension_summary

@@ -1,4 +1,4 @@
-"""`vk serve`, `vk token`: a server for the database, and who may use it."""
+"""`vk serve`, `vk token`: a server for the database, and its tokens."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def serve(
 ) -> None:
     """Serve tables and views over HTTP, with a page at /, until Ctrl-C.
 
-    Without --tokens it listens on this machine only, and everybody there may do everything.
+    Without --tokens it listens on this machine only, and every local user may do everything.
 
     SIGTERM ends it in order: open requests end, subscribers are told where to resume, and
-    the batch in work finishes or never happened.
+    the batch in progress is finished or discarded.
 
     Example: vk serve --maintain --db lmdb:./shop
     """
@@ -118,7 +118,7 @@ def create(
     ] = None,
     name: Annotated[str, typer.Option(help="Whose it is, for `vk token list`.")] = "",
 ) -> None:
-    """Make a token and print it. It is shown this once: the file has only its hash.
+    """Create a token and print it. It is shown only once: the file has only its hash.
 
     Example: vk token create --role reader --expires 30d --tokens viewkeeper.tokens
     """
@@ -155,7 +155,7 @@ def revoke(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as `vk token list` shows it.")],
     tokens: Tokens = Path("viewkeeper.tokens"),
 ) -> None:
-    """Take a token out. A server that runs refuses it within a second.
+    """Revoke a token. A running server refuses it within a second.
 
     Example: vk token revoke 1f0c5a9be2d4 --tokens viewkeeper.tokens
     """

@@ -27,8 +27,8 @@ from viewkeeper.cli.remote import is_remote
 from viewkeeper.cli.remote import sql as remote_sql
 from viewkeeper.model.display import count_text
 
-# The statements of a text, run one after the other on a database that is open here or behind a server; each tells what
-# it did as soon as it is done.
+# Running a script: the statements of a text, one after the other, on an open database or a client. Each statement's
+# result is printed as soon as it is done.
 
 
 def run_script(database: Any, text: str, output: str, engine: str, stale: bool = False) -> None:
@@ -36,29 +36,29 @@ def run_script(database: Any, text: str, output: str, engine: str, stale: bool =
     from viewkeeper.cli.progress import quiet_jvm, show_spinner
     from viewkeeper.sql.script import split_steps
 
-    found = split_steps(text)
-    if not found:
-        database.sql(text)  # it says what is missing
-    for step in found:
-        first = step.statements[0]
-        with step.locate_errors(), show_spinner(first), quiet_jvm():
+    steps = split_steps(text)
+    if not steps:
+        database.sql(text)  # raises the error for a text without statements
+    for step in steps:
+        statement = step.statements[0]
+        with step.locate_errors(), show_spinner(statement), quiet_jvm():
             answer = database.sql(step.text, engine=engine, stale=stale)
         if answer.has_rows:
             warn_suspended(answer.suspended)
-            print_answer(first, answer.to_arrow(), output)
+            print_answer(statement, answer.to_arrow(), output)
         elif answer.done and output == "table":
             typer.echo(answer.done)
 
 
 def init(db: LocalDb) -> None:
-    """Make an empty database. One that is there already stays as it is.
+    """Create an empty database. An existing one stays as it is.
 
     Example: vk init --db lmdb:./shop
     """
     with open_writer(db, create=True) as store:
-        there = store.catalog()
-    if there.tables or there.views:
-        tables, views = count_text(len(there.tables), "table"), count_text(len(there.views), "view")
+        catalog = store.catalog()
+    if catalog.tables or catalog.views:
+        tables, views = count_text(len(catalog.tables), "table"), count_text(len(catalog.views), "view")
         typer.echo(f"{db} is there already: {tables}, {views}")
     else:
         typer.echo(f"{db} is ready; export VIEWKEEPER_DB={db} saves you from writing --db")
@@ -85,8 +85,8 @@ def sql(
     """Run SQL statements, or a shell for them.
 
     CREATE, ALTER and DROP of tables and materialized views, INSERT, UPSERT, UPDATE, DELETE, SELECT, SHOW, DESCRIBE,
-    EXPLAIN. Filters, joins and aggregates whose meaning is known to be Spark's are answered without starting Spark;
-    EXPLAIN SELECT … says which.
+    EXPLAIN. Filters, joins and aggregates that are proven to have Spark's meaning run without starting Spark; EXPLAIN
+    SELECT … shows which engine runs a query.
     Without a statement, on a terminal, it is a shell: history, completion of names, \\d, statements over many lines.
 
     Example: vk sql "SELECT * FROM by_category ORDER BY category" --db lmdb:./shop
@@ -101,8 +101,8 @@ def sql(
     if is_remote(db):
         remote_sql(db, text, output, engine, stale)
         return
-    makes = text is None or _has_create(text)
-    with open_database(db, create=makes, spark=spark_session(master, conf), memory=memory) as database:
+    creates = text is None or _has_create(text)
+    with open_database(db, create=creates, spark=spark_session(master, conf), memory=memory) as database:
         if text is None:
             from viewkeeper.cli.shell import shell
 
@@ -112,7 +112,7 @@ def sql(
 
 
 def _has_create(text: str) -> bool:
-    """Whether there is a statement that may be the first one of a new database."""
+    """Whether a statement may be the first one of a new database."""
     from viewkeeper.syntax.statements import split
 
     return any(statement[:6].upper() == "CREATE" for statement in split(text))

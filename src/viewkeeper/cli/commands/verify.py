@@ -1,4 +1,4 @@
-"""`vk verify`, `vk bench`, `vk demo`: see for yourself."""
+"""`vk verify`, `vk bench`, `vk demo`: verification, measurement and demonstration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 from viewkeeper.cli.options import FORMATS, LANES, Conf, Lane, Master, Output, check_choice, spark_session, usage_error
 
 _MAX_SHOWN_ROWS = 10
-"""Rows of a view that differs."""
+"""Maximum number of differing rows that are printed for a view."""
 
 Scale = Annotated[float, typer.Option(min=0.001, help="The scale factor: 1 is a gigabyte.")]
 Data = Annotated[
@@ -48,11 +48,12 @@ def verify(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Prove that views are right.
+    """Check that views are right.
 
-    tpch, tpcds: every view against Spark's own answer after every batch of changes: TPC-H's 22 queries, or TPC-DS's 99
-    (103 views) with changes on all of its 24 tables; its generator is fetched with Maven the first time. consistency:
-    writers, readers and the maintainer as processes, and every state that anybody saw against those that were.
+    tpch, tpcds: every view is compared with Spark's own result after every batch of changes: TPC-H's 22 queries, or
+    TPC-DS's 99 (103 views) with changes on all of its 24 tables; its generator is fetched with Maven the first time.
+    consistency: writers, readers and the maintainer run as processes, and every state that a process saw is compared
+    with the states that existed.
 
     The exit code is 1 at the first batch after which views differ; their rows are printed.
 
@@ -86,22 +87,25 @@ def _verify_views(
     from viewkeeper.cli.progress import quiet_jvm
     from viewkeeper.verify.benchmark_check import verify as run
 
-    yardstick = _find_benchmark(suite)
-    views = {f"q{number}": yardstick.views[f"q{number}"] for number in numbers}
-    with _data_directory(data) as place:
-        files = yardstick.generate(scale, place)
+    benchmark = _find_benchmark(suite)
+    views = {f"q{number}": benchmark.views[f"q{number}"] for number in numbers}
+    with _data_directory(data) as directory:
+        files = benchmark.generate(scale, directory)
         with viewkeeper.open(url, spark=spark) as database:
             with quiet_jvm():
                 session = database._spark()
             sizes = {"batches": batches, "seed": seed}
-            found = run(database, files, session, yardstick, lane=lane, views=views, log=typer.echo, **sizes)
-    for view in dict.fromkeys(one.view for one in found):
-        of_view = [one for one in found if one.view == view]
-        typer.echo(f"DIFFERENT: {view} after batch {of_view[0].batch}, {len(of_view)} rows", err=True)
-        for one in of_view[:_MAX_SHOWN_ROWS]:
-            typer.echo(f"  key      {one.key}\n  expected {one.expected}\n  got      {one.actual}", err=True)
-        if len(of_view) > _MAX_SHOWN_ROWS:
-            typer.echo(f"  and {len(of_view) - _MAX_SHOWN_ROWS} more", err=True)
+            found = run(database, files, session, benchmark, lane=lane, views=views, log=typer.echo, **sizes)
+    for view in dict.fromkeys(difference.view for difference in found):
+        view_differences = [difference for difference in found if difference.view == view]
+        typer.echo(f"DIFFERENT: {view} after batch {view_differences[0].batch}, {len(view_differences)} rows", err=True)
+        for difference in view_differences[:_MAX_SHOWN_ROWS]:
+            typer.echo(
+                f"  key      {difference.key}\n  expected {difference.expected}\n  got      {difference.actual}",
+                err=True,
+            )
+        if len(view_differences) > _MAX_SHOWN_ROWS:
+            typer.echo(f"  and {len(view_differences) - _MAX_SHOWN_ROWS} more", err=True)
     if found:
         raise typer.Exit(1)
     typer.echo(f"{len(views)} views equal to Spark's answer after each of {batches} batches")
@@ -135,7 +139,7 @@ def _verify_consistency(
 
 
 def _scratch_url(store: str, scratch: str) -> str:
-    """A new, empty database in a store of that scheme; a store outside of this package names its own."""
+    """The URL of a new, empty database in a store of this scheme; a store outside of this package provides its own."""
     for point in entry_points(group="viewkeeper.scratch", name=store):
         return str(point.load()(scratch))
     return f"{store}:{scratch}/db"
@@ -158,9 +162,9 @@ def bench(
     data: Data = None,
     output: Output = "table",
 ) -> None:
-    """Time batches beside recomputing.
+    """Compare the time of batches with recomputation.
 
-    Recomputing is the same views' queries in DuckDB, in the same run, on this machine.
+    Recomputation is the same views' queries in DuckDB, in the same run, on this machine.
 
     Example: vk bench --scale 0.1 --views 3 --sizes 10,1000
     """
@@ -176,8 +180,8 @@ def bench(
     from viewkeeper.cli.output import print_rows
     from viewkeeper.workloads.tpch.changes import generate
 
-    with _data_directory(data) as place:
-        table = run(generate(scale, place), [int(n) for n in numbers], counts, repeat, seed)
+    with _data_directory(data) as directory:
+        table = run(generate(scale, directory), [int(n) for n in numbers], counts, repeat, seed)
     print_rows(table.schema, [table], output)
 
 
@@ -192,7 +196,7 @@ def demo(
 ) -> None:
     """Live views on a live screen.
 
-    TPC-H data and five of its queries, or a small shop that one can follow by eye.
+    TPC-H data and five of its queries, or a small shop whose changes are easy to follow.
 
     Example: vk demo shop --seconds 10
     """
@@ -207,23 +211,23 @@ def demo(
     else:
         from viewkeeper.cli.demo.tpch import demo as run_tpch
 
-        with _data_directory(data) as place:
-            equal = run_tpch(console, place, url=keep, seconds=seconds, scale=scale, plain=plain)
+        with _data_directory(data) as directory:
+            equal = run_tpch(console, directory, url=keep, seconds=seconds, scale=scale, plain=plain)
     if not equal:
         raise typer.Exit(1)
 
 
 def _query_numbers(context: typer.Context, views: str | None, suite: str = "tpch") -> tuple[str, ...]:
-    """The queries that are asked for, each once. 14 of TPC-DS is 14a and 14b."""
+    """The requested queries, each once. 14 of TPC-DS is 14a and 14b."""
     from viewkeeper.workloads import tpcds, tpch
 
-    known = tuple(tpcds.QUERIES) if suite == "tpcds" else tuple(str(n) for n in tpch.QUERIES)
-    asked = [name.strip().removeprefix("q") for name in views.split(",")] if views else known
-    chosen = [(name, [n for n in known if n == name or n in (f"{name}a", f"{name}b")]) for name in asked]
-    if any(not found for _, found in chosen):
+    all_numbers = tuple(tpcds.QUERIES) if suite == "tpcds" else tuple(str(n) for n in tpch.QUERIES)
+    names = [name.strip().removeprefix("q") for name in views.split(",")] if views else all_numbers
+    matches = [(name, [n for n in all_numbers if n == name or n in (f"{name}a", f"{name}b")]) for name in names]
+    if any(not found for _, found in matches):
         title, last = ("TPC-DS", 99) if suite == "tpcds" else ("TPC-H", 22)
         raise usage_error(context, f"--views {views}: {title} has the queries 1 to {last}.")
-    return tuple(dict.fromkeys(number for _, found in chosen for number in found))
+    return tuple(dict.fromkeys(number for _, found in matches for number in found))
 
 
 @contextmanager
@@ -231,5 +235,5 @@ def _data_directory(path: Path | None) -> Iterator[Path]:
     if path is not None:
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="vk-tpch-") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="vk-tpch-") as directory:
+        yield Path(directory)

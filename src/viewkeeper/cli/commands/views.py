@@ -44,7 +44,7 @@ def refresh(
 ) -> None:
     """Bring every view up to date in one batch.
 
-    If a row breaks a view, that view alone is suspended and the others go on; both are named, and the exit code is 1.
+    If a row breaks a view, only that view is suspended and the others go on; both are named, and the exit code is 1.
     With --no-suspend it is an error and nothing is published.
 
     Example: vk refresh --db lmdb:./shop
@@ -84,7 +84,7 @@ def run(
     """Keep every view fresh, until Ctrl-C.
 
     Prints a line for each batch. SIGTERM ends it as well. Other processes read, write, create, alter and drop
-    meanwhile; what they define is run here.
+    meanwhile; this process runs their definitions.
 
     Example: vk run --db lmdb:./shop
     """
@@ -117,11 +117,11 @@ def watch(
     stale: Stale = False,
     output: ReportOutput = "table",
 ) -> None:
-    """A view's changes as they happen.
+    """Print a view's changes as they are committed.
 
-    First the rows that are there, then every committed change, until Ctrl-C. As JSON
-    each line has kind (row, insert, update, delete), before, after, and the token to go on from;
-    suspended, when the view is not maintained any more, has reason and since; after reset come rows
+    First its current rows, then every committed change, until Ctrl-C. As JSON
+    each line has kind (row, insert, update, delete), before, after, and the token to continue from;
+    suspended, when the view is no longer maintained, has reason and since; after reset come rows
     that replace all before them.
 
     Example: vk watch by_category --db lmdb:./shop
@@ -165,7 +165,7 @@ def status(
         while True:
             now = filter_views(database_status(store, store.catalog()), views)
             if watch and output == "table":
-                typer.echo("\x1b[2J\x1b[H", nl=False)  # an empty screen, from its top
+                typer.echo("\x1b[2J\x1b[H", nl=False)  # clear the screen, cursor to its top
             print_report(now, output, limit)
             if not watch:
                 return
@@ -181,7 +181,7 @@ def explain(
     ] = "text",
     out: Annotated[Path | None, typer.Option("--out", help="A file to write instead of standard output.")] = None,
 ) -> None:
-    """How a view is kept fresh, also as a picture.
+    """How a view is maintained, as text or as a diagram.
 
     Operators, rounds, keys, state and what it shares with other views.
 
@@ -211,5 +211,5 @@ def _explain_stored(store: Any, view: str, output_format: str) -> str:
     from viewkeeper.explain import render
     from viewkeeper.explain.diagram import view_diagram
 
-    picture = view_diagram(store, store.catalog(), view)
-    return {"json": render.to_json, "mermaid": render.to_mermaid, "svg": render.to_svg}[output_format](picture)
+    diagram = view_diagram(store, store.catalog(), view)
+    return {"json": render.to_json, "mermaid": render.to_mermaid, "svg": render.to_svg}[output_format](diagram)

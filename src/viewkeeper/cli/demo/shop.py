@@ -1,9 +1,9 @@
-"""`vk demo shop`: a shop whose views change while one looks on.
+"""`vk demo shop`: a shop whose views change while the user watches.
 
     1  open a database in a temporary directory, fill the shop, create its views
-    2  for some seconds: a few changes, one refresh, show what changed in the views
+    2  for some seconds: make a few changes, refresh once, show what changed in the views
     3  recompute every view from the tables in DuckDB and compare
-    4  say what to try next
+    4  print the next steps to try
 
 On a terminal step 2 is a live screen; elsewhere (or with --plain) it is a line for each change.
 """
@@ -49,17 +49,17 @@ Rows = Mapping[Any, dict[str, Any]]
 
 @dataclass(frozen=True)
 class DemoBatch:
-    """One batch: what was done to the tables and which cells of the views changed by it."""
+    """One batch: the changes of the tables, and the cells of the views that changed."""
 
     changes: list[str]
     report: Any
     views: Mapping[str, Rows]
     changed_cells: Mapping[str, dict[Any, dict[str, tuple[Any, Any]]]]
-    """view → key → column → (before, after); None stands for a row that was not there."""
+    """view → key → column → (before, after); None stands for a row that did not exist."""
 
 
 def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain: bool = False) -> bool:
-    """Run the demo; True if every view was equal to its recomputation."""
+    """Run the demo; return True if every view was equal to its recomputation."""
     with open_demo_database(url, "shop") as db:
         shop = Shop(db)
         with console.status("Opening the shop"):
@@ -73,25 +73,25 @@ def demo(console: Console, *, url: str | None = None, seconds: float = 20, plain
         console.print()
         screen = _print_lines if plain or not console.is_terminal else _show_screen
         batches, changes, busy = screen(console, _run_batches(db, shop, seconds))
-        each = 1000 * busy / max(batches, 1)
-        console.print(f"{changes} changes reached {len(VIEWS)} views in {batches} batches, {each:.1f} ms each.")
+        batch_ms = 1000 * busy / max(batches, 1)
+        console.print(f"{changes} changes reached {len(VIEWS)} views in {batches} batches, {batch_ms:.1f} ms each.")
         equal = _check_views(console, db)
         console.print(f"\n{_NEXT_STEPS.format(activate=activation_line())}", highlight=False)
         return equal
 
 
 def activation_line() -> str:
-    """The line that puts `vk` on the path, for who came here by `make demo` and does not have it there yet."""
+    """The line that puts `vk` on the path, for users of `make demo`; empty if `vk` is there already."""
     script = Path(sys.prefix) / "bin" / "activate"
     if shutil.which("vk") is not None or not script.is_file():
         return ""
-    place = os.path.relpath(script)
-    return f"  source {place:<43}puts vk on your path: do this first\n"
+    script_path = os.path.relpath(script)
+    return f"  source {script_path:<43}puts vk on your path: do this first\n"
 
 
 @contextmanager
 def open_demo_database(url: str | None, name: str) -> Iterator[Any]:
-    """That of `--keep`, which has to be new, or one of this name in a temporary directory."""
+    """The database of `--keep`, which must be new, or a database of this name in a temporary directory."""
     if url is None:
         with tempfile.TemporaryDirectory(prefix="vk-demo-") as path, viewkeeper.open(f"lmdb:{path}/{name}") as db:
             yield db
@@ -103,15 +103,15 @@ def open_demo_database(url: str | None, name: str) -> Iterator[Any]:
 
 
 def _run_batches(db: Any, shop: Shop, seconds: float) -> Iterator[DemoBatch]:
-    """Batches at a pace that one can follow, until the time is over."""
+    """Yield batches at a pace that a user can follow, until the time is over."""
     views = _read_views(db)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         changes = [shop.change() for _ in range(shop.random.randint(1, 3))]
         report = db.refresh()
         before, views = views, _read_views(db)
-        touched = {name: _find_changed_cells(before[name], views[name]) for name in views}
-        yield DemoBatch(changes, report, views, touched)
+        changed = {name: _find_changed_cells(before[name], views[name]) for name in views}
+        yield DemoBatch(changes, report, views, changed)
         time.sleep(0.4)
 
 
@@ -132,17 +132,17 @@ def _find_changed_cells(before: Rows, after: Rows) -> dict[Any, dict[str, tuple[
 
 
 _MAX_SHOWN_ROWS = 3
-"""Rows told for each view and batch."""
+"""Rows printed for each view and batch."""
 
 
 def _print_lines(console: Console, batches: Iterator[DemoBatch]) -> tuple[int, int, float]:
     total = _DemoTotals()
-    for tick in batches:
-        total.add(tick)
-        console.print(_headline(tick), highlight=False)
-        for change in tick.changes:
+    for batch in batches:
+        total.add(batch)
+        console.print(_headline(batch), highlight=False)
+        for change in batch.changes:
             console.print(f"  {change}", highlight=False)
-        for view, rows in tick.changed_cells.items():
+        for view, rows in batch.changed_cells.items():
             for key, cells in list(rows.items())[:_MAX_SHOWN_ROWS]:
                 console.print(f"    {view}[{key}]  {_format_cells(cells)}", highlight=False, markup=False, style="dim")
             if len(rows) > _MAX_SHOWN_ROWS:
@@ -186,15 +186,15 @@ class _DemoTotals:
 def _show_screen(console: Console, batches: Iterator[DemoBatch]) -> tuple[int, int, float]:
     total = _DemoTotals()
     with Live(console=console, auto_refresh=False) as live:
-        for tick in batches:
-            total.add(tick)
-            total.log.extend(Text(change) for change in tick.changes)
-            live.update(_compose_screen(tick, total, console.width), refresh=True)
+        for batch in batches:
+            total.add(batch)
+            total.log.extend(Text(change) for change in batch.changes)
+            live.update(_compose_screen(batch, total, console.width), refresh=True)
     return total.batches, total.changes, total.seconds
 
 
 def _compose_screen(batch: DemoBatch, total: _DemoTotals, width: int) -> Group:
-    """The changes on the left, the views beside them; 80 columns have room for two of the three."""
+    """The changes on the left, the views beside them; 80 columns have room for two of the three views."""
     log = Panel(Group(*total.log), title="changes", width=34, height=18)
     parts: list[Any] = [log, Group(_view_grid("by_category", batch), _view_grid("order_lines", batch, 5))]
     if width >= 116:
@@ -205,17 +205,18 @@ def _compose_screen(batch: DemoBatch, total: _DemoTotals, width: int) -> Group:
 
 
 def _view_grid(view: str, batch: DemoBatch, last: int | None = None) -> Grid:
-    """A view as a table; changed cells stand out. Long ones show the rows touched last, then the highest keys."""
-    rows, touched = batch.views[view], batch.changed_cells[view]
+    """A view as a table with changed cells marked. A long view shows the rows that changed last, then the highest
+    keys."""
+    rows, changed = batch.views[view], batch.changed_cells[view]
     keys = sorted(rows)
     if last is not None:
-        keys = sorted(sorted(keys, key=lambda k: (k in touched, k))[-last:])
+        keys = sorted(sorted(keys, key=lambda k: (k in changed, k))[-last:])
     names = list(next(iter(rows.values()), {}))
     grid = Grid(title=view, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for name in names:
         grid.add_column(name, justify="left" if name in ("category", "item") else "right")
     for key in keys:
-        marked = touched.get(key, {})
+        marked = changed.get(key, {})
         grid.add_row(*(Text(str(v), style="bold green" if c in marked else "") for c, v in rows[key].items()))
     return grid
 
@@ -224,18 +225,18 @@ def _view_grid(view: str, batch: DemoBatch, last: int | None = None) -> Grid:
 
 
 def _check_views(console: Console, db: Any) -> bool:
-    """Each view against the same query over the tables, run from nothing by DuckDB."""
+    """Compare each view with the same query over the tables, recomputed by DuckDB."""
     equal = True
-    with connect() as fresh:
+    with connect() as connection:
         for table in ("items", "orders", "reviews"):
-            fresh.register(table, db.read(table))
+            connection.register(table, db.read(table))
         for name, query in VIEWS.items():
-            kept, recomputed = db.read(name), fresh.sql(query).to_arrow_table()
-            same = _sorted_rows(kept) == _sorted_rows(recomputed)
-            equal = equal and same
-            verdict = "equal to" if same else "DIFFERENT from"
+            stored, recomputed = db.read(name), connection.sql(query).to_arrow_table()
+            is_equal = _sorted_rows(stored) == _sorted_rows(recomputed)
+            equal = equal and is_equal
+            verdict = "equal to" if is_equal else "DIFFERENT from"
             console.print(
-                f"  {'✓' if same else '✗'} {name}: {kept.num_rows} rows, {verdict} its recomputation in DuckDB"
+                f"  {'✓' if is_equal else '✗'} {name}: {stored.num_rows} rows, {verdict} its recomputation in DuckDB"
             )
     return equal
 

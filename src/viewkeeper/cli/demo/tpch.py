@@ -1,11 +1,11 @@
 """`vk demo`: TPC-H, five of its queries as live views, and a stream of orders.
 
-    1  make the data, `vk load` it table by table
+    1  generate the data, `vk load` it table by table
     2  CREATE MATERIALIZED VIEW for queries 1, 3, 5, 13 and 18
-    3  for some seconds: new, deleted and changed orders, one refresh a tick; a live screen of throughput, lag and the
-       views' first rows, changed cells marked
-    4  compare every view with Spark running its query from nothing
-    5  say what to try next
+    3  for some seconds: new, deleted and changed orders, one refresh per tick; a live screen of throughput, lag and the
+       views' first rows, with changed cells marked
+    4  compare every view with its query, recomputed by Spark
+    5  print the next steps to try
 
 On a terminal step 3 is a live screen; elsewhere (or with --plain) it is a line for each batch.
 """
@@ -42,10 +42,10 @@ VIEW_DISPLAYS: Mapping[int, tuple[str, str | None, tuple[str, ...]]] = {
     13: ("customers by orders", "custdist", ("c_count", "custdist")),
     18: ("large orders", "o_totalprice", ("c_name", "o_orderkey", "o_totalprice")),
 }
-"""What the screen shows of each view: a title, the column by which the first rows are chosen, and some columns."""
+"""What the screen shows of each view: a title, the column that orders the first rows, and some columns."""
 SHOWN_ROWS = 5
 ORDERS_PER_BATCH = 20
-"""New, deleted and changed orders in a batch, of each."""
+"""Number of new, of deleted and of changed orders in a batch."""
 
 _NEXT_STEPS = """Try next:
 {activate}  vk demo --keep lmdb:./tpch                         the same, kept in a database of your own
@@ -60,7 +60,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class DemoProgress:
-    """What has happened so far, and the last batch."""
+    """The totals so far, and the last batch."""
 
     started: float = field(default_factory=time.monotonic)
     batches: int = 0
@@ -74,8 +74,9 @@ class DemoProgress:
         seconds = max(time.monotonic() - self.started, 0.001)
         worst = max(self.lags, default=0.0)
         return (
-            f"batch {self.batches}   {self.changes:,} changed rows   {self.changes / max(self.batch_seconds, 0.001):,.0f} rows/s"
-            f" in batches, {self.changes / seconds:,.0f} overall   lag {1000 * self.last_lag:.0f} ms "
+            f"batch {self.batches}   {self.changes:,} changed rows   "
+            f"{self.changes / max(self.batch_seconds, 0.001):,.0f} rows/s in batches, "
+            f"{self.changes / seconds:,.0f} overall   lag {1000 * self.last_lag:.0f} ms "
             f"(at most {1000 * worst:.0f} in the last {len(self.lags)} batches)"
         )
 
@@ -89,7 +90,7 @@ def demo(
     scale: float = 0.01,
     plain: bool = False,
 ) -> bool:
-    """Run the demo; True if every view was equal to its recomputation."""
+    """Run the demo; return True if every view was equal to its recomputation."""
     with console.status(f"Making TPC-H data, scale factor {scale:g}"):
         files = generate(scale, directory)
     model = TpchModel(files, seed=7)
@@ -163,8 +164,8 @@ def _stream_changes(
 
 def _first_rows(db: Any, number: int) -> Rows:
     rows = db.read(f"q{number}")
-    if (by := VIEW_DISPLAYS[number][1]) is not None:
-        rows = rows.sort_by([(by, "descending")])
+    if (order_column := VIEW_DISPLAYS[number][1]) is not None:
+        rows = rows.sort_by([(order_column, "descending")])
     first: Rows = rows.slice(0, SHOWN_ROWS).to_pylist()
     return first
 
@@ -197,11 +198,11 @@ def _check_views(console: Console, db: Any, model: TpchModel) -> bool:
         oracle = SparkOracle(db._spark())
         oracle.load(model)
         found = {n: (db.read(f"q{n}"), oracle.answer(QUERIES[n])) for n in NUMBERS}
-    for number, (kept, recomputed) in found.items():
-        same = not find_differences(f"q{number}", 0, recomputed, kept)
-        equal = equal and same
+    for number, (stored, recomputed) in found.items():
+        is_equal = not find_differences(f"q{number}", 0, recomputed, stored)
+        equal = equal and is_equal
         console.print(
-            f"  {'✓' if same else '✗'} q{number} {VIEW_DISPLAYS[number][0]}: {kept.num_rows} rows, "
-            f"{'equal to' if same else 'DIFFERENT from'} its recomputation in Spark"
+            f"  {'✓' if is_equal else '✗'} q{number} {VIEW_DISPLAYS[number][0]}: {stored.num_rows} rows, "
+            f"{'equal to' if is_equal else 'DIFFERENT from'} its recomputation in Spark"
         )
     return equal

@@ -1,1 +1,1 @@
-"""What an expression becomes: DuckDB SQL, a vectorised program over Arrow, or text for people."""
+"""Targets of expressions: DuckDB SQL, vectorised evaluation over Arrow, and text for users."""

@@ -1,7 +1,7 @@
-"""DuckDB's runtime errors as ours, named by Spark's error condition.
+"""Translation of DuckDB's runtime errors to EvaluationError, with Spark's error conditions.
 
-Errors that the renderer raises itself start with the condition (`DIVIDE_BY_ZERO: …`); DuckDB's own checks are
-recognised by their words.
+Errors that rendered expressions raise themselves begin with the condition (`DIVIDE_BY_ZERO: …`). Errors of DuckDB's own
+checks are recognized by their text.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _DUCKDB_ERRORS = ("InvalidInputException", "OutOfRangeException", "ConversionExc
 
 
 def translate_error(exception: BaseException) -> EvaluationError | None:
-    """The evaluation error that an exception is, or that DuckDB's stands for; None if it is no fault of the data."""
+    """Return the evaluation error for an exception of DuckDB, or the exception itself if it is one; None if the data
+    did not cause the exception."""
     if isinstance(exception, EvaluationError):
         return exception
     if type(exception).__name__ not in _DUCKDB_ERRORS:
         return None
     text = str(exception).split("\n\nLINE")[0].strip()
-    if found := _OWN_MESSAGE.match(text):
-        return EvaluationError(f"{found[1]}: {found[2].strip()}")
+    if match := _OWN_MESSAGE.match(text):
+        return EvaluationError(f"{match[1]}: {match[2].strip()}")
     for words, condition, meaning in _DUCKDB_MESSAGES:
         if words in text:
             return EvaluationError(f"{condition}: {meaning} ({_detail(text)})")
@@ -44,7 +45,7 @@ def translate_error(exception: BaseException) -> EvaluationError | None:
 
 
 def _detail(text: str) -> str:
-    """DuckDB's sentence without its class and its advice."""
+    """Return DuckDB's message without its class and its advice."""
     return (
         text.split(": ", 1)[-1]
         .split(" when casting from source column")[0]

@@ -1,7 +1,7 @@
-"""What a DuckDB connection must know before it runs rendered expressions: macros, and exact arithmetic of any width.
+"""Macros and functions that a DuckDB connection needs for rendered expressions.
 
-Macros give names to longer texts. The functions are called for the few values that 128 bits cannot hold; they work
-on whole columns (numpy arrays of Python integers).
+Macros shorten the rendered text. The functions compute exactly, on whole columns (numpy arrays of Python integers), the
+few decimal values that 128 bits cannot hold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from viewkeeper.expressions.rules import text_parsing
 from viewkeeper.resources.prepared_statements import connect
 
 VERSION = "2"
-"""Of the rendered expressions and of the names of state's columns; state of another version is made anew."""
+"""Version of the rendered expressions and of the names of state columns; state of another version is rebuilt."""
 
 _HASH_SAMPLES = "42::BIGINT, 'viewkeeper', 1.5::DOUBLE, 1.25::DECIMAL(10,2), DATE '2000-02-29', NULL::INTEGER, true"
 
@@ -34,7 +34,7 @@ _SCIENTIFIC_TEXT = """CASE
         || CAST(length(t) - length(ltrim(replace(ltrim(t, '-'), '.', ''), '0')) - 1 - (t LIKE '-%')::INTEGER AS VARCHAR)
 END"""
 
-# Java writes two digits at least, the nearest two: it shows in the few floats whose shortest text has one digit.
+# Java's text of a float has at least two digits, and the nearest two. It differs where the shortest text has one digit.
 _SUBNORMAL_TEXTS = {
     **{"5e-324": "4.9E-324", "1e-323": "9.9E-324", "5e-323": "4.9E-323", "6e-323": "5.9E-323", "7e-323": "6.9E-323"},
     **{"8e-323": "7.9E-323", "9e-323": "8.9E-323", "1e-322": "9.9E-323", "1e-45": "1.4E-45", "3e-45": "2.8E-45"},
@@ -58,7 +58,7 @@ MACROS: tuple[str, ...] = (
 
 
 def register_functions(connection: Any) -> None:
-    """Teach a connection the renderer's macros and functions."""
+    """Register the renderer's macros and functions on a connection."""
     if connection.execute("SELECT 1 FROM duckdb_functions() WHERE function_name = 'vk_ready'").fetchall():
         return
     for name, text_function in _TEXT_FUNCTIONS.items():
@@ -77,13 +77,13 @@ def _map_texts(function: Callable[[str], str | None]) -> Callable[[Any], Any]:
 
 
 def _sha2(values: Any, bits: Any) -> Any:
-    """SHA-2 of bytes, as hexadecimal digits; 0 bits are 256, as in Spark."""
+    """Return SHA-2 of bytes as hexadecimal digits; 0 bits mean 256, as in Spark."""
     pairs = zip(values.to_pylist(), bits.to_pylist(), strict=True)
     return pa.array([hashlib.new(f"sha{n or 256}", value).hexdigest() for value, n in pairs], pa.string())
 
 
 def _plain_digits(text: str) -> str:
-    """A number with an exponent, written without one; past 80 digits only how large it is matters."""
+    """Return a number with an exponent in plain digits. Beyond 10^80 or below 10^-80, ±10^80 or 0 stands for it."""
     number = decimal.Decimal(text)
     if number.adjusted() > 80:
         return f"{number.as_tuple().sign * '-'}1" + "0" * 80
@@ -105,7 +105,7 @@ _TEXT_FUNCTIONS = {
 
 
 def _exact_function(operation: Callable[[Any, Any, int, int, int], Any]) -> Callable[[Any, Any, Any], Any]:
-    """An Arrow function of two decimal texts and the result's scale."""
+    """Return an Arrow function of two decimal texts and the result's scale."""
 
     def run(left: Any, right: Any, scale: Any) -> Any:
         if len(left) == 0:
@@ -118,14 +118,14 @@ def _exact_function(operation: Callable[[Any, Any, int, int, int], Any]) -> Call
 
 
 def _unscaled_integers(texts: Any) -> tuple[Any, int]:
-    """The unscaled values, and the scale that they share (all come from one decimal type)."""
+    """Return the unscaled values and their common scale (all texts come from one decimal type)."""
     values = texts.to_pylist()
     scale = max((len(v) - v.index(".") - 1 if "." in v else 0) for v in values)
     return np.array([int(v.replace(".", "")) for v in values], dtype=object), scale
 
 
 def _decimal_text(value: int | None, scale: int) -> str:
-    """A decimal's text; what has no value is a text that no decimal can be read from."""
+    """Return a decimal's text. A missing value becomes a text that no cast to a decimal accepts."""
     if value is None:
         return "a quotient of more than 39 digits"
     sign, digits = ("-" if value < 0 else ""), str(abs(value)).rjust(scale + 1, "0")
@@ -133,12 +133,12 @@ def _decimal_text(value: int | None, scale: int) -> str:
 
 
 _MAX_QUOTIENT_DIGITS = 39
-"""Digits of the context in which Spark takes remainders."""
+"""Precision of the context in which Spark computes remainders."""
 
 
 @cache
 def fingerprint() -> str:
-    """What state depends on besides its rows: the renderer, DuckDB, and how this build of DuckDB hashes."""
+    """Return what stored state depends on besides its rows: the renderer, DuckDB, and DuckDB's hash function."""
     import duckdb
 
     with connect(threads=1) as con:
@@ -147,7 +147,7 @@ def fingerprint() -> str:
 
 
 def _round_half_up(n: Any, d: Any) -> Any:
-    """n / d rounded half up (away from zero)."""
+    """Return n / d, rounded half up (away from zero)."""
     quotient = (2 * abs(n) + abs(d)) // (2 * abs(d))
     return np.where((n < 0) != (d < 0), -quotient, quotient)
 
@@ -161,8 +161,8 @@ def _rescale(value: Any, scale: int, target_scale: int) -> Any:
 
 
 def _add(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
-    top = max(s1, s2)
-    return _rescale(a * 10 ** (top - s1) + b * 10 ** (top - s2), top, s)
+    scale = max(s1, s2)
+    return _rescale(a * 10 ** (scale - s1) + b * 10 ** (scale - s2), scale, s)
 
 
 def _subtract(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
@@ -178,34 +178,34 @@ def _divide(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
 
 
 def _remainder(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
-    top = max(s1, s2)
-    a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
-    rest = abs(a) % abs(b)
-    return np.where(_has_java_remainder(a, b), _rescale(np.where(a < 0, -rest, rest), top, s), None)
+    scale = max(s1, s2)
+    a, b = a * 10 ** (scale - s1), b * 10 ** (scale - s2)
+    remainder = abs(a) % abs(b)
+    return np.where(_has_java_remainder(a, b), _rescale(np.where(a < 0, -remainder, remainder), scale, s), None)
 
 
 def _pmod(a: Any, b: Any, s1: int, s2: int, s: int) -> Any:
-    top = max(s1, s2)
-    a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
-    rest = np.where(a < 0, -(abs(a) % abs(b)), abs(a) % abs(b))
-    again = np.where(b < 0, -(abs(rest + b) % abs(b)), (rest + b) % abs(b))
-    return np.where(_has_java_remainder(a, b), _rescale(np.where(rest < 0, again, rest), top, s), None)
+    scale = max(s1, s2)
+    a, b = a * 10 ** (scale - s1), b * 10 ** (scale - s2)
+    remainder = np.where(a < 0, -(abs(a) % abs(b)), abs(a) % abs(b))
+    wrapped = np.where(b < 0, -(abs(remainder + b) % abs(b)), (remainder + b) % abs(b))
+    return np.where(_has_java_remainder(a, b), _rescale(np.where(remainder < 0, wrapped, remainder), scale, s), None)
 
 
 def _has_java_remainder(a: Any, b: Any) -> Any:
-    """Whether Java finds the remainder: the whole quotient must fit 39 digits, zeros at its end not counted."""
+    """Return whether Java computes the remainder: the integer quotient must fit 39 digits without trailing zeros."""
     return np.array([len(str(q).rstrip("0")) <= _MAX_QUOTIENT_DIGITS for q in abs(a) // abs(b)], dtype=bool)
 
 
 def _quotient(a: Any, b: Any, s1: int, s2: int, _: int) -> Any:
-    top = max(s1, s2)
-    a, b = a * 10 ** (top - s1), b * 10 ** (top - s2)
-    whole = abs(a) // abs(b)
-    return np.where((a < 0) != (b < 0), -whole, whole)
+    scale = max(s1, s2)
+    a, b = a * 10 ** (scale - s1), b * 10 ** (scale - s2)
+    quotient = abs(a) // abs(b)
+    return np.where((a < 0) != (b < 0), -quotient, quotient)
 
 
 def _negate(a: Any, _: Any, s1: int, s2: int, s: int) -> Any:
-    """Minus a, rounded to the 34 digits of Scala's default MathContext, half to even."""
+    """Return −a, rounded to the 34 digits of Scala's default MathContext, half to even."""
     java = decimal.Context(prec=34, rounding=decimal.ROUND_HALF_EVEN)
     return [int(java.minus(decimal.Decimal(v))) for v in a]
 

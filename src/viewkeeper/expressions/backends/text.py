@@ -1,4 +1,4 @@
-"""An expression as text, for people and for golden tests: as one would write it, with as few parentheses as needed."""
+"""Expressions as text for users and golden tests, with as few parentheses as possible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def expr_text(expr: Expr) -> str:
 
 
 def _expr_with_precedence(expr: Expr) -> tuple[str, int]:
-    """The text, and how strongly it holds together."""
+    """Return the text and the precedence of its outermost operator."""
     args = expr.args
     match expr.op:
         case "column":
@@ -60,23 +60,21 @@ def _expr_with_precedence(expr: Expr) -> tuple[str, int]:
                 _COMPARISON_PRECEDENCE,
             )
         case "Like" if expr.value in (("\\",), None):
-            return (
-                f"{_parenthesize(args[0], _COMPARISON_PRECEDENCE + 1)} like {_parenthesize(args[1], _COMPARISON_PRECEDENCE + 1)}",
-                _COMPARISON_PRECEDENCE,
-            )
+            value, pattern = (_parenthesize(arg, _COMPARISON_PRECEDENCE + 1) for arg in args[:2])
+            return f"{value} like {pattern}", _COMPARISON_PRECEDENCE
         case "CaseWhen":
             return _case(args), _ATOM_PRECEDENCE
         case op if op in _INFIX and expr.value in (("ANSI",), None):
             sign = _INFIX[op]
-            strength = _PRECEDENCE.get(sign, _COMPARISON_PRECEDENCE)
-            left = _parenthesize(args[0], strength if sign in _PRECEDENCE else strength + 1)
-            return f"{left} {sign} {_parenthesize(args[1], strength + (sign not in ('and', 'or')))}", strength
+            precedence = _PRECEDENCE.get(sign, _COMPARISON_PRECEDENCE)
+            left = _parenthesize(args[0], precedence if sign in _PRECEDENCE else precedence + 1)
+            return f"{left} {sign} {_parenthesize(args[1], precedence + (sign not in ('and', 'or')))}", precedence
     return f"{function_text(expr.op)}({', '.join([*map(expr_text, args), *_parameters(expr)])})", _ATOM_PRECEDENCE
 
 
 def _parenthesize(expr: Expr, min_precedence: int) -> str:
-    text, strength = _expr_with_precedence(expr)
-    return text if strength >= min_precedence else f"({text})"
+    text, precedence = _expr_with_precedence(expr)
+    return text if precedence >= min_precedence else f"({text})"
 
 
 def _case(args: tuple[Expr, ...]) -> str:
@@ -94,7 +92,7 @@ def _parameters(expr: Expr) -> list[str]:
 
 
 def function_text(name: str) -> str:
-    """`DateAdd` → `date_add`."""
+    """Return a class name as a function name: `DateAdd` → `date_add`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 

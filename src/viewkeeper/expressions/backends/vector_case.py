@@ -1,4 +1,4 @@
-"""CASE without a statement: where its conditions (`comparing`) and its values (`projecting`) need none."""
+"""Vectorised CASE, whose conditions (`vector_predicates`) and values (`vector_values`) are all vectorised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _compile_predicate = lru_cache(maxsize=1024)(compile_predicate)
 
 
 def is_vectorised(expr: Expr) -> bool:
-    """Whether `value_of` works it out."""
+    """Return whether `evaluate_vectorised` supports the expression."""
     if expr.op != "CaseWhen":
         return vector_values.is_vectorised_value(expr)
     values = [*expr.args[1::2], expr.args[-1]]
@@ -28,15 +28,17 @@ def is_vectorised(expr: Expr) -> bool:
 
 
 def evaluate_vectorised(expr: Expr, rows: pa.Table) -> Any:
-    """An expression's value for every row. None of a CASE's values can fail, so all of them are worked out."""
+    """Return an expression's value for every row. The values of a vectorised CASE cannot fail, so all are evaluated."""
     if expr.op != "CaseWhen":
         return vector_values.evaluate_value(expr, rows)
-    found = _evaluate_case_value(expr.args[-1], rows)
+    result = _evaluate_case_value(expr.args[-1], rows)
     for condition, value in reversed(list(zip(expr.args[:-1:2], expr.args[1::2], strict=True))):
-        known = _compile_predicate(condition)
-        if known is not None:
-            found = pc.if_else(pa.array(evaluate_predicate(known, rows)), _evaluate_case_value(value, rows), found)
-    return found
+        predicate = _compile_predicate(condition)
+        if predicate is not None:
+            result = pc.if_else(
+                pa.array(evaluate_predicate(predicate, rows)), _evaluate_case_value(value, rows), result
+            )
+    return result
 
 
 def _is_case_value(expr: Expr) -> bool:

@@ -1,8 +1,8 @@
-"""Sums, differences and products of decimals in words of 64 bits: for types that Arrow has not, and small values.
+"""Sums, differences and products of small decimals in 64-bit words, also for result types that Arrow does not support.
 
-A price times a discount times a tax has 49 digits by its type, so Spark gives it 38 and looks for an overflow in every
-row; Arrow refuses it. The values have twelve digits. How great a result can be follows from how great the columns'
-values are at hand: as long as that fits a word and the result's type, words say exactly what a statement says.
+A price times a discount times a tax has 49 digits by its type. Spark limits the result to 38 digits and checks every
+row for overflow; Arrow rejects the operation. The actual values have about twelve digits. The bound of a result follows
+from the largest values of the columns. If the bound fits into a word and into the result's type, the words are exact.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ADDITIVE_OPS = ("Add", "Subtract")
 
 
 class _WordValues(NamedTuple):
-    """Numbers without their scale, each in a word, and one that none of them exceeds, whatever its sign."""
+    """Unscaled numbers, each in a word, and a bound of their absolute values."""
 
     value: Any
     bound: int
 
 
 def is_word_product(expr: Expr) -> bool:
-    """Whether `product_of` works it out where values are small: no digit behind the point may be rounded."""
+    """Return whether `evaluate_word_product` supports the expression for small values: it must not round any digit."""
     own = types.decimal_digits(expr.type)
     if own is None:
         return False
@@ -47,14 +47,14 @@ def is_word_product(expr: Expr) -> bool:
 
 
 def evaluate_word_product(expr: Expr, rows: pa.Table) -> pa.Array | None:
-    """An expression's value for every row; None where one may be too great for a word, or NULL."""
+    """Return an expression's value for every row; None if a value may be NULL or too large for a word."""
     if not rows.num_rows:
         return pa.array([], types.arrow(expr.type))
-    found = _evaluate_words(expr, rows)
-    if found is None:
+    result = _evaluate_words(expr, rows)
+    if result is None:
         return None
     words = np.empty((rows.num_rows, 2), np.int64)
-    words[:, 0] = found.value
+    words[:, 0] = result.value
     words[:, 1] = words[:, 0] >> 63
     return pa.Array.from_buffers(types.arrow(expr.type), rows.num_rows, [None, pa.py_buffer(words)])
 
@@ -70,29 +70,30 @@ def _evaluate_words(expr: Expr, rows: pa.Table) -> _WordValues | None:
         return None
     if expr.op in _ADDITIVE_OPS:
         left, right = (_rescale(s, _scale(expr) - _scale(a)) for s, a in zip((left, right), expr.args, strict=True))
-    most = left.bound * right.bound if expr.op == "Multiply" else left.bound + right.bound
-    if most >= min(_WORD_LIMIT, 10 ** _precision(expr)):
+    bound = left.bound * right.bound if expr.op == "Multiply" else left.bound + right.bound
+    if bound >= min(_WORD_LIMIT, 10 ** _precision(expr)):
         return None
     if expr.op == "Multiply":
-        return _WordValues(left.value * right.value, most)
-    return _WordValues(left.value + right.value if expr.op == "Add" else left.value - right.value, most)
+        return _WordValues(left.value * right.value, bound)
+    return _WordValues(left.value + right.value if expr.op == "Add" else left.value - right.value, bound)
 
 
 def _column_words(array: pa.Array) -> _WordValues | None:
     if array.null_count or not pa.types.is_decimal128(array.type):
         return None
-    wide = Int128Array.from_decimals(array)
-    if array.type.precision > _WORD_DIGITS and not wide.fits_int64.all():
+    values = Int128Array.from_decimals(array)
+    if array.type.precision > _WORD_DIGITS and not values.fits_int64.all():
         return None
-    value: Ints = wide.low.view(np.int64)
+    value: Ints = values.low.view(np.int64)
     return _WordValues(value, max(int(value.max()), -int(value.min())))
 
 
 def _rescale(values: _WordValues, digits: int) -> _WordValues:
-    """The same with more digits behind the point. Too great a number is not worked out: whoever adds it sees `most`."""
-    most = values.bound * 10**digits
-    is_worth = 0 < most < _WORD_LIMIT  # zeros are as they are, and 10**digits alone may be too great for a word
-    return _WordValues(values.value * 10**digits if is_worth else values.value, most)
+    """Return the values with `digits` more digits after the point. If the bound exceeds a word, the values are not
+    rescaled, because the caller rejects the bound."""
+    bound = values.bound * 10**digits
+    needs_factor = 0 < bound < _WORD_LIMIT  # zeros stay zeros, and 10**digits alone may be too large for a word
+    return _WordValues(values.value * 10**digits if needs_factor else values.value, bound)
 
 
 def _scale(expr: Expr) -> int:

@@ -1,10 +1,10 @@
-"""Conditions on columns, without a statement.
+"""Vectorised predicates on columns.
 
-A statement costs half a millisecond before its first row; Arrow compares a thousand dates in ten microseconds, and
-numpy, which gives a byte a row and not a bit, in one. What they compare as Spark does is here: integers, dates,
-decimals and strings (by their bytes) with a constant or a column of the same type, lists of constants, how a string
-begins, ends or what it contains, whether something is NULL, and what AND and OR make of these. A comparison with NULL
-does not hold, nor does its opposite.
+A DuckDB statement costs half a millisecond before its first row. Arrow compares a thousand dates in ten microseconds,
+and numpy, which returns a byte a row instead of a bit, in one. This module supports the comparisons on which they agree
+with Spark: integers, dates, decimals and strings (bytewise) with a constant or a column of the same type, lists of
+constants, prefixes, suffixes and substrings of strings, NULL tests, and AND and OR of these. A comparison with NULL is
+false, and so is its negation.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _COMPARISON_FUNCTIONS = {
 }
 _NOT_EQUAL_FUNCTIONS = (pc.not_equal, np.not_equal)
 _MAX_INLINE_VALUES = 3
-"""In a list of so many constants each is compared by itself: sooner than they are all looked up."""
+"""Up to this many constants in a list are compared one by one, which is faster than a lookup in the list."""
 _NULL_TESTS = {"IsNull": pc.is_null, "IsNotNull": pc.is_valid}
 _STRING_TESTS = {"StartsWith": pc.starts_with, "EndsWith": pc.ends_with, "Contains": pc.match_substring}
 _NOT_EQUAL = "Not"
-"""Of what is not equal."""
+"""Operator of an inequality."""
 _CONNECTIVES = {"And": np.logical_and, "Or": np.logical_or}
 
 Operand = str | Expr
-"""A column's name, or what `projecting` works out."""
+"""A column's name, or an expression that `vector_values` evaluates."""
 
 
 class NullTest(NamedTuple):
-    """Whether it has a value."""
+    """IS NULL or IS NOT NULL."""
 
     operand: Operand
     op: str
 
 
 class ConstantComparison(NamedTuple):
-    """Compared with a constant."""
+    """A comparison with a constant."""
 
     operand: Operand
     op: str
@@ -59,7 +59,7 @@ class ConstantComparison(NamedTuple):
 
 
 class ColumnComparison(NamedTuple):
-    """Compared with another column."""
+    """A comparison with another column."""
 
     operand: Operand
     op: str
@@ -67,20 +67,20 @@ class ColumnComparison(NamedTuple):
 
 
 class InList(NamedTuple):
-    """Whether it is one of these constants."""
+    """Membership in a list of constants."""
 
     operand: Operand
     values: pa.Array
 
 
 class Negation(NamedTuple):
-    """What holds where a comparison with constants does not, and what is compared has a value."""
+    """The negation of a comparison with constants; false where the operand is NULL."""
 
     predicate: ConstantComparison | InList
 
 
 class Connective(NamedTuple):
-    """Several conditions as AND or OR joins them."""
+    """Several predicates joined by AND or OR."""
 
     op: str
     parts: tuple[VectorPredicate, ...]
@@ -90,7 +90,7 @@ VectorPredicate = NullTest | ConstantComparison | ColumnComparison | InList | Ne
 
 
 def compile_predicate(expr: Expr) -> VectorPredicate | None:
-    """None if the condition is something else."""
+    """Return the vectorised form of a condition, or None if it is not supported."""
     op, args = expr.op, expr.args
     if op in _CONNECTIVES:
         return _combine(op, [compile_predicate(arg) for arg in args])
@@ -105,21 +105,21 @@ def compile_predicate(expr: Expr) -> VectorPredicate | None:
     column, *others = args
     if not is_vectorised_value(column) or any(other.type != column.type for other in others):
         return None
-    side = str(column.value) if column.op == "column" else column
+    operand = str(column.value) if column.op == "column" else column
     if op in _NULL_TESTS:
-        return NullTest(side, op)
+        return NullTest(operand, op)
     if op in _STRING_TESTS and column.type != types.STRING:
         return None
     if [other.op for other in others] == ["column"]:
-        known = _is_comparable(column.type) and (op in _COMPARISON_FUNCTIONS or op == _NOT_EQUAL)
-        return ColumnComparison(side, op, str(others[0].value)) if known else None
+        is_supported = _is_comparable(column.type) and (op in _COMPARISON_FUNCTIONS or op == _NOT_EQUAL)
+        return ColumnComparison(operand, op, str(others[0].value)) if is_supported else None
     values = [_literal_scalar(other) for other in others]
     if not values or any(value is None for value in values):
         return None
     return (
-        InList(side, pa.array(values, types.arrow(column.type)))
+        InList(operand, pa.array(values, types.arrow(column.type)))
         if op == "In"
-        else ConstantComparison(side, op, values[0])
+        else ConstantComparison(operand, op, values[0])
     )
 
 
@@ -130,52 +130,54 @@ def _negate(predicate: VectorPredicate | None) -> VectorPredicate | None:
 
 
 def _combine(op: str, parts: Sequence[VectorPredicate | None]) -> Connective | None:
-    known = tuple(part for part in parts if part is not None)
-    return Connective(op, known) if len(known) == len(parts) else None
+    compiled = tuple(part for part in parts if part is not None)
+    return Connective(op, compiled) if len(compiled) == len(parts) else None
 
 
 def rename_predicate(predicate: VectorPredicate, names: Mapping[str, str]) -> VectorPredicate | None:
-    """The same of columns that are called otherwise; None if it is of others too, or of what has to be worked out."""
+    """Return the predicate with renamed columns; None if it has other columns or an operand that is computed."""
     match predicate:
         case Connective(op, parts):
             return _combine(op, [rename_predicate(part, names) for part in parts])
-        case Negation(of):
-            return _negate(rename_predicate(of, names))
-        case NullTest(side) | ConstantComparison(side) | InList(side) if isinstance(side, str) and side in names:
-            return predicate._replace(operand=names[side])
+        case Negation(negated):
+            return _negate(rename_predicate(negated, names))
+        case NullTest(operand) | ConstantComparison(operand) | InList(operand) if (
+            isinstance(operand, str) and operand in names
+        ):
+            return predicate._replace(operand=names[operand])
     return None
 
 
 def predicate_columns(predicate: VectorPredicate) -> frozenset[str]:
-    """The columns that a condition reads."""
+    """Return the columns that a predicate reads."""
     match predicate:
         case Connective(_, parts):
             return frozenset().union(*map(predicate_columns, parts))
-        case Negation(of):
-            return predicate_columns(of)
-    mine = predicate.operand.columns() if isinstance(predicate.operand, Expr) else frozenset({predicate.operand})
-    return mine | {predicate.other_column} if isinstance(predicate, ColumnComparison) else mine
+        case Negation(negated):
+            return predicate_columns(negated)
+    columns = predicate.operand.columns() if isinstance(predicate.operand, Expr) else frozenset({predicate.operand})
+    return columns | {predicate.other_column} if isinstance(predicate, ColumnComparison) else columns
 
 
 def predicate_key(predicate: VectorPredicate) -> str:
-    """The same text of conditions that are the same."""
+    """Return a text that is equal for equal predicates."""
     match predicate:
         case Connective(op, parts):
             return f"{op}{[predicate_key(part) for part in parts]}"
-        case Negation(of):
-            return f"not {predicate_key(of)}"
-        case NullTest(side, op):
-            return f"{side} {op}"
-        case ColumnComparison(side, op, other):
-            return f"{side} {op} {other}"
-        case InList(side, values):
-            return f"{side} in {_dates_as_integers(values).to_pylist()!r}"
-        case ConstantComparison(side, op, value):
-            return f"{side} {op} {_dates_as_integers(value).as_py()!r}"
+        case Negation(negated):
+            return f"not {predicate_key(negated)}"
+        case NullTest(operand, op):
+            return f"{operand} {op}"
+        case ColumnComparison(operand, op, other_column):
+            return f"{operand} {op} {other_column}"
+        case InList(operand, values):
+            return f"{operand} in {_dates_as_integers(values).to_pylist()!r}"
+        case ConstantComparison(operand, op, value):
+            return f"{operand} {op} {_dates_as_integers(value).as_py()!r}"
 
 
 def _dates_as_integers(value: Any) -> Any:
-    """Dates as numbers: Python has none after 9999."""
+    """Convert dates to integers, because Python has no dates after the year 9999."""
     return value.cast(pa.int32()) if value.type == pa.date32() else value
 
 
@@ -191,10 +193,10 @@ def _literal_scalar(literal: Expr) -> pa.Scalar | None:
 
 
 def compile_predicates(conjuncts: Iterable[Expr]) -> tuple[VectorPredicate, ...] | None:
-    """Conditions that must all hold; None if one of them takes a statement."""
-    found = [compile_predicate(part) for conjunct in conjuncts for part in _conjuncts(conjunct)]
-    known = tuple(c for c in found if c is not None)
-    return known if len(known) == len(found) else None
+    """Return the vectorised form of conditions that must all hold; None if one of them is not supported."""
+    predicates = [compile_predicate(part) for conjunct in conjuncts for part in _conjuncts(conjunct)]
+    compiled = tuple(c for c in predicates if c is not None)
+    return compiled if len(compiled) == len(predicates) else None
 
 
 def _conjuncts(condition: Expr) -> Iterator[Expr]:
@@ -206,30 +208,30 @@ def _conjuncts(condition: Expr) -> Iterator[Expr]:
 
 
 def evaluate_all(conditions: Sequence[VectorPredicate], rows: pa.Table) -> npt.NDArray[np.bool_]:
-    """For which rows all of them do."""
-    found = np.ones(rows.num_rows, np.bool_)
+    """Return for which rows all conditions hold."""
+    mask = np.ones(rows.num_rows, np.bool_)
     for condition in conditions:
-        found &= evaluate_predicate(condition, rows)
-    return found
+        mask &= evaluate_predicate(condition, rows)
+    return mask
 
 
 def evaluate_predicate(predicate: VectorPredicate, rows: pa.Table) -> npt.NDArray[np.bool_]:
-    """For which rows."""
-    found: npt.NDArray[np.bool_]
+    """Return for which rows the predicate holds."""
+    mask: npt.NDArray[np.bool_]
     if isinstance(predicate, Connective):
-        found = _CONNECTIVES[predicate.op].reduce([evaluate_predicate(part, rows) for part in predicate.parts])
-        return found
+        mask = _CONNECTIVES[predicate.op].reduce([evaluate_predicate(part, rows) for part in predicate.parts])
+        return mask
     if isinstance(predicate, Negation):
-        found = ~evaluate_predicate(predicate.predicate, rows) & np.asarray(
+        mask = ~evaluate_predicate(predicate.predicate, rows) & np.asarray(
             pc.is_valid(_operand_values(predicate.predicate.operand, rows))
         )
-        return found
+        return mask
     column = _operand_values(predicate.operand, rows)
     if isinstance(predicate, InList):
         if len(predicate.values) > _MAX_INLINE_VALUES:
             return np.asarray(pc.is_in(column, value_set=predicate.values))
-        found = np.logical_or.reduce([_compare("EqualTo", column, each) for each in predicate.values])
-        return found
+        mask = np.logical_or.reduce([_compare("EqualTo", column, value) for value in predicate.values])
+        return mask
     op = predicate.op
     if isinstance(predicate, NullTest):
         return np.asarray(_NULL_TESTS[op](column))
@@ -247,14 +249,14 @@ def _operand_values(operand: Operand, rows: pa.Table) -> pa.Array:
 
 
 def _compare(op: str, column: pa.Array, other: pa.Array | pa.Scalar) -> npt.NDArray[np.bool_]:
-    """Where a column and another, or a constant, compare so."""
-    by_arrow, by_numpy = _NOT_EQUAL_FUNCTIONS if op == _NOT_EQUAL else _COMPARISON_FUNCTIONS[op]
-    mine = integer_view(column)
-    theirs = None if mine is None else integer_view(other) if isinstance(other, pa.Array) else integer_value(other)
-    if mine is None or theirs is None:
-        return _null_as_false(by_arrow(column, other))
-    found: npt.NDArray[np.bool_] = by_numpy(mine, theirs)
-    return found
+    """Compare a column with another column or a constant, by numpy if both are integers, else by Arrow."""
+    arrow_compare, numpy_compare = _NOT_EQUAL_FUNCTIONS if op == _NOT_EQUAL else _COMPARISON_FUNCTIONS[op]
+    left = integer_view(column)
+    right = None if left is None else integer_view(other) if isinstance(other, pa.Array) else integer_value(other)
+    if left is None or right is None:
+        return _null_as_false(arrow_compare(column, other))
+    mask: npt.NDArray[np.bool_] = numpy_compare(left, right)
+    return mask
 
 
 def _null_as_false(flags: pa.BooleanArray) -> npt.NDArray[np.bool_]:

@@ -1,10 +1,10 @@
-"""Arithmetic on integers and floats; decimals go to `decimals`.
+"""Arithmetic on integers and floats; `decimals` handles decimals.
 
-ANSI mode: an integer result that does not fit its width is an error, and so is division by zero, for floats too.
-DuckDB's `+ - *` check the width of their operands, which is the width of Spark's result, and `//` and `%` refuse a
-zero. What differs is written out: float division by zero gives Infinity in DuckDB, `min % -1` overflows there.
+In ANSI mode an integer result that does not fit its width is an error, and so is division by zero, also for floats.
+DuckDB's `+ - *` check the width of their operands, which is the width of Spark's result, and `//` and `%` raise on a
+zero divisor. Differences are written out: float division by zero returns Infinity in DuckDB, and `min % -1` overflows.
 
-`bounds` knows how far the values of an integer expression can reach, so that `year(d) + 1` is known never to fail.
+`bounds` limits the values of an integer expression, so that for example `year(d) + 1` is known never to fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIVISION_BY_ZERO = fail("DIVIDE_BY_ZERO", "Division by zero.")
 
 
 def infix(operator: str) -> DuckDBWriter:
-    """+, - and *, of two operands of one type (or of two decimals)."""
+    """Return the writer of +, - or * on two operands of one type (or on two decimals)."""
 
     def write(expr: Expr, args: Texts) -> str:
         if types.decimal_digits(expr.type):
@@ -79,20 +79,20 @@ def _integer_remainder(expr: Expr, args: Texts) -> str:
 
 
 def pmod(expr: Expr, args: Texts) -> str:
-    """`r < 0 ? (r + n) % n : r` with Java's wrapping addition."""
+    """Write `r < 0 ? (r + n) % n : r` with Java's wrapping addition."""
     if types.decimal_digits(expr.type):
         return decimals.pmod(expr, args)
     b = args[1]
-    rest = remainder(expr, args)
+    remainder_sql = remainder(expr, args)
     if types.is_float(expr.type):
-        return f"(CASE WHEN {rest} < 0 THEN ({rest} + {b}) % {b} ELSE {rest} END)"
+        return f"(CASE WHEN {remainder_sql} < 0 THEN ({remainder_sql} + {b}) % {b} ELSE {remainder_sql} END)"
     bits = types.bit_width(expr.type)
-    total = f"(CAST({rest} AS HUGEINT) + {b})"
+    total = f"(CAST({remainder_sql} AS HUGEINT) + {b})"
     if bits >= 32:
         wrapped = f"(CASE WHEN {total} < {-(2 ** (bits - 1))} THEN {total} + {2**bits} ELSE {total} END)"
     else:
         wrapped = total
-    return f"(CASE WHEN {rest} < 0 THEN {wrapped} % {b} ELSE {rest} END)"
+    return f"(CASE WHEN {remainder_sql} < 0 THEN {wrapped} % {b} ELSE {remainder_sql} END)"
 
 
 def remainder_raises(expr: Expr) -> bool:
@@ -123,7 +123,7 @@ def negate_raises(expr: Expr) -> bool:
 
 
 def bounds(expr: Expr) -> tuple[int, int]:
-    """The least and the greatest value of an integer expression, as far as its form tells."""
+    """Return the least and the greatest value of an integer expression, as far as its form determines them."""
     if not types.is_integer(expr.type):
         return (0, 0)
     half = 2 ** (types.bit_width(expr.type) - 1)
@@ -136,8 +136,8 @@ def bounds(expr: Expr) -> tuple[int, int]:
         inner = bounds(expr.args[0])
         return inner if _is_in_range(expr, inner) else full
     if expr.op in ("Add", "Subtract", "Multiply"):
-        reach = _result_bounds(expr)
-        return reach if _is_in_range(expr, reach) else full
+        result = _result_bounds(expr)
+        return result if _is_in_range(expr, result) else full
     return full
 
 

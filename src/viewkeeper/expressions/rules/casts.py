@@ -1,14 +1,14 @@
-"""CAST, with Spark's ANSI meaning, between all types that Spark lets one cast.
+"""CAST with Spark's ANSI semantics, between all types that Spark allows.
 
-                 to integer        to float         to decimal       to text           to date, timestamp
-    integer      checked           rounded          checked          digits            seconds since 1970
-    float        cut, checked      rounded          of its text      Java's text       microseconds, cut
-    decimal      cut, checked      of its text      HALF_UP          plain digits      microseconds, cut
-    text         `readings` reads it: trimmed, strict, an error when malformed
-    date, time   seconds, floored  seconds          seconds          ISO               date ↔ midnight UTC
+                 to integer          to float       to decimal     to text         to date, timestamp
+    integer      checked             rounded        checked        digits          seconds since 1970
+    float        truncated, checked  rounded        of its text    Java's text     microseconds, truncated
+    decimal      truncated, checked  of its text    HALF_UP        plain digits    microseconds, truncated
+    text         `text_parsing`: trimmed, strict, an error when malformed
+    date, time   seconds, floored    seconds        seconds        ISO             date ↔ midnight UTC
 
-"Of its text": Spark goes through the shortest decimal text of a float, and the correctly rounded float of a decimal.
-TRY_CAST is the same with NULL for an error.
+"Of its text": Spark uses the shortest decimal text of a float, and the correctly rounded float of a decimal. TRY_CAST
+returns NULL instead of an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def refuse(expr: Expr) -> str | None:
 
 
 def raises(expr: Expr) -> bool:
-    """Whether the conversion of some value fails."""
+    """Return whether the conversion of some value fails."""
     child, target = expr.args[0], expr.type
     source = child.type
     if is_try(expr) or source == target or source == types.VOID:
@@ -55,8 +55,8 @@ def raises(expr: Expr) -> bool:
             return max(abs(b) for b in bounds(child)) >= limit
         case (Family.DECIMAL, Family.DECIMAL):
             from_digits, to_digits = digits_of(source), digits_of(target)
-            whole = to_digits[0] - to_digits[1]
-            return whole < from_digits[0] - from_digits[1] + (to_digits[1] < from_digits[1])
+            integer_digits = to_digits[0] - to_digits[1]
+            return integer_digits < from_digits[0] - from_digits[1] + (to_digits[1] < from_digits[1])
         case (Family.BOOLEAN, Family.DECIMAL):
             to_digits = digits_of(target)
             return to_digits[0] == to_digits[1]
@@ -77,7 +77,7 @@ def raises(expr: Expr) -> bool:
 
 
 def convert(x: str, source: Type, target: Type, null_on_error: bool = False) -> str:
-    """`x` of type `source` as `target`; NULL where `attempt` and it does not fit, else an error."""
+    """Convert `x` of type `source` to `target`. A value that does not fit is NULL (`null_on_error`) or an error."""
     if source == target or source == types.VOID:
         return f"CAST({x} AS {duckdb_type(target)})"
     checked = f"{'TRY_CAST' if null_on_error else 'CAST'}({{}} AS {duckdb_type(target)})"
@@ -134,7 +134,7 @@ def convert(x: str, source: Type, target: Type, null_on_error: bool = False) -> 
 
 def _float_to_integer(x: str, target: Type, cast_template: str) -> str:
     text = cast_template.format(f"trunc({x})")
-    if target == types.BIGINT:  # Java compares with the double next to the greatest long, which is 2^63 itself
+    if target == types.BIGINT:  # Java compares with the double nearest to the greatest long, which is 2^63 itself
         return f"(CASE WHEN {x} = 9223372036854775808 THEN 9223372036854775807 ELSE {text} END)"
     return text
 
@@ -142,17 +142,17 @@ def _float_to_integer(x: str, target: Type, cast_template: str) -> str:
 def _float_to_float(x: str, target: Type) -> str:
     if target == types.DOUBLE:
         return f"CAST({x} AS DOUBLE)"
-    edge = f"abs({x}) >= CAST('{_FLOAT_OVERFLOW}' AS DOUBLE) AND isfinite({x})"
-    return f"(CASE WHEN {edge} THEN CAST(sign({x}) * CAST('Infinity' AS DOUBLE) AS FLOAT) ELSE CAST({x} AS FLOAT) END)"
+    huge = f"abs({x}) >= CAST('{_FLOAT_OVERFLOW}' AS DOUBLE) AND isfinite({x})"
+    return f"(CASE WHEN {huge} THEN CAST(sign({x}) * CAST('Infinity' AS DOUBLE) AS FLOAT) ELSE CAST({x} AS FLOAT) END)"
 
 
 def _float_to_decimal(x: str, target: Type, null_on_error: bool) -> str:
-    """From the shortest text, rounded HALF_UP; NaN and the infinities are NULL."""
+    """Convert the shortest text, rounded HALF_UP; NaN and the infinities become NULL."""
     return f"(CASE WHEN isfinite({x}) THEN {text_parsing.decimal(f'CAST({x} AS VARCHAR)', target, null_on_error)} END)"
 
 
 def _decimal_to_integer(x: str, source: Type, target: Type, cast_template: str) -> str:
-    """Cut. Of decimals of more than 18 digits, Spark cuts the nearest double, but for BIGINT."""
+    """Truncate. For decimals of more than 18 digits Spark truncates the nearest double, except for BIGINT."""
     digits = digits_of(source)
     if digits[0] > 18 and target != types.BIGINT:
         x = _decimal_to_float(x, source, types.DOUBLE)
@@ -160,15 +160,15 @@ def _decimal_to_integer(x: str, source: Type, target: Type, cast_template: str) 
 
 
 def _decimal_to_float(x: str, source: Type, target: Type) -> str:
-    found = digits_of(source)
-    # Below 2^53 and 10^22 both sides of DuckDB's division are exact floats, and so its quotient is rounded once.
-    if target == types.DOUBLE and found[0] <= 15:
+    digits = digits_of(source)
+    # Below 2^53 and 10^22 both operands of DuckDB's division are exact floats, so the quotient is rounded only once.
+    if target == types.DOUBLE and digits[0] <= 15:
         return f"CAST({x} AS DOUBLE)"
     return f"CAST(CAST({x} AS VARCHAR) AS {duckdb_type(target)})"
 
 
 def _cast_families(source: Type, target: Type) -> tuple[Family, Family] | None:
-    """The two families, if the cast is one that Spark's ANSI mode knows and that is written here."""
+    """Return the two type families if Spark's ANSI mode allows the cast and it is supported here, else None."""
     pair = (source.family, target.family)
     if source == target or source == types.VOID:
         return pair

@@ -1,12 +1,12 @@
-"""Dates by pattern: Java's pattern letters as DuckDB text, to write a date and to read one.
+"""Java's date patterns as DuckDB text, for formatting and for parsing.
 
-    y yyyy   year, at least so many digits; yy: its last two      M MM MMM MMMM   month
+    y yyyy   year, with at least so many digits; yy: its last two     M MM MMM MMMM   month
     d dd     day of the month       D DDD   day of the year       E … EEE, EEEE   day of the week, in English
     H HH     hour 0-23              h hh    hour 1-12             a               AM, PM
-    m mm     minute                 s ss    second                S … SSSSSS      fraction, cut
+    m mm     minute                 s ss    second                S … SSSSSS      fraction, truncated
 
-Quoted text and punctuation stand for themselves. Any other letter makes the expression unsupported. Reading knows
-yyyy, MM, dd, HH, mm, ss and S … SSSSSS only: the fields of fixed width.
+Quoted text and punctuation are literal. Any other letter makes the expression unsupported. Parsing supports only the
+fields of fixed width: yyyy, MM, dd, HH, mm, ss and S … SSSSSS.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _DEFAULT_FIELDS = {"yyyy": "1970", "MM": "1", "dd": "1"}
 
 
 def parse(expr: Expr, args: Texts) -> str:
-    """Text read by a pattern; all of it must match and be a date. What the pattern leaves out is 1970-01-01 00:00."""
+    """Parse text by a pattern; the whole text must match and be a date. Fields that the pattern lacks are those of
+    1970-01-01 00:00."""
     return _parse_sql(args[0], str(constant(expr.args[1])), strict=parameter(expr) is not False)
 
 
@@ -69,7 +70,7 @@ def refuse_parse(expr: Expr) -> str | None:
 
 
 def unix_timestamp(expr: Expr, args: Texts) -> str:
-    """Seconds since 1970 of a date or timestamp, cut, or of text by a pattern."""
+    """Return seconds since 1970 of a date or timestamp, truncated, or of text by a pattern."""
     value = args[0] if expr.args[0].type != types.STRING else parse(expr, args)
     return f"(epoch_us(CAST({value} AS TIMESTAMP)) // 1000000)"
 
@@ -79,40 +80,40 @@ def refuse_unix_timestamp(expr: Expr) -> str | None:
 
 
 def _pattern_regex(pattern: str) -> tuple[str, list[str]]:
-    """The regular expression of a pattern, and its fields in order."""
-    out, fields = "", []
+    """Return the regular expression of a pattern, and its fields in order."""
+    expression, fields = "", []
     for kind, text in _pieces(pattern):
         if kind == "text":
-            out += re.escape(text)
+            expression += re.escape(text)
         elif set(text) == {"S"} and len(text) <= 6 and kind == "letters":
-            out += f"([0-9]{{1,{len(text)}}})"
+            expression += f"([0-9]{{1,{len(text)}}})"
             fields.append("S")
         else:
-            out += _FIELDS[text]
+            expression += _FIELDS[text]
             fields.append(text)
     if len(set(fields)) < len(fields) or not fields:
         raise KeyError("a field twice, or none")
-    return out, fields
+    return expression, fields
 
 
 def _parse_sql(s: str, pattern: str, strict: bool) -> str:
-    language, fields = _pattern_regex(pattern)
+    expression, fields = _pattern_regex(pattern)
 
     def number(name: str) -> str:
         if name not in fields:
             return _DEFAULT_FIELDS.get(name, "0")
-        return f"CAST(regexp_extract({s}, {quote(f'^{language}$')}, {fields.index(name) + 1}) AS BIGINT)"
+        return f"CAST(regexp_extract({s}, {quote(f'^{expression}$')}, {fields.index(name) + 1}) AS BIGINT)"
 
     year, month, day, hour, minute, second = (number(n) for n in ("yyyy", "MM", "dd", "HH", "mm", "ss"))
     micros = "0"
     if "S" in fields:
-        fraction = f"regexp_extract({s}, {quote(f'^{language}$')}, {fields.index('S') + 1})"
+        fraction = f"regexp_extract({s}, {quote(f'^{expression}$')}, {fields.index('S') + 1})"
         micros = f"CAST(rpad({fraction}, 6, '0') AS BIGINT)"
     clock = f"((({hour} * 60 + {minute}) * 60 + {second}) * 1000000 + {micros})"
-    made = f"TRY(make_timestamp(epoch_us(CAST(make_date({year}, {month}, {day}) AS TIMESTAMP)) + {clock}))"
-    valid = f"regexp_full_match({s}, {quote(language)})"
-    inside = f"{hour} < 24 AND {minute} < 60 AND {second} < 60"
-    value = f"(CASE WHEN {valid} THEN CASE WHEN {inside} THEN {made} END END)"
+    timestamp = f"TRY(make_timestamp(epoch_us(CAST(make_date({year}, {month}, {day}) AS TIMESTAMP)) + {clock}))"
+    matches = f"regexp_full_match({s}, {quote(expression)})"
+    in_range = f"{hour} < 24 AND {minute} < 60 AND {second} < 60"
+    value = f"(CASE WHEN {matches} THEN CASE WHEN {in_range} THEN {timestamp} END END)"
     if not strict:
         return value
     bad = fail("CANNOT_PARSE_TIMESTAMP", f"Text could not be parsed with the pattern {pattern}.")
@@ -126,12 +127,12 @@ def _format_sql(x: str, pattern: str) -> str:
 
 
 def _pieces(pattern: str) -> Iterator[tuple[str, str]]:
-    """("letters", a run of one letter) and ("text", what stands for itself). Raises KeyError for anything else."""
-    place = 0
+    """Yield ("letters", a run of one letter) and ("text", literal text). Raise KeyError for anything else."""
+    position = 0
     for match in _PIECE.finditer(pattern):
-        if match.start() != place:
-            raise KeyError(pattern[place])
-        place = match.end()
+        if match.start() != position:
+            raise KeyError(pattern[position])
+        position = match.end()
         if match[1]:
             yield "letters", match[0]
         elif match[0].startswith("'"):
@@ -140,8 +141,8 @@ def _pieces(pattern: str) -> Iterator[tuple[str, str]]:
             raise KeyError(match[0])
         else:
             yield "text", match[0]
-    if place != len(pattern):
-        raise KeyError(pattern[place])
+    if position != len(pattern):
+        raise KeyError(pattern[position])
 
 
 def _field_sql(x: str, letter: str, width: int) -> str:
@@ -168,7 +169,7 @@ def _padded_number(text: str, width: int) -> str:
 
 
 def _year(x: str, width: int) -> str:
-    """Years before 1 are 0, -1, …; yyyy writes a sign before more than four digits."""
+    """Format a year; years before 1 are 0, -1, …, and yyyy writes a sign if there are more than four digits."""
     if width == 1:
         return f"CAST(year({x}) AS VARCHAR)"
     if width == 2:

@@ -1,4 +1,4 @@
-"""Dates, timestamps and intervals. UTC, proleptic Gregorian, microseconds on both sides.
+"""Dates, timestamps and intervals. Both engines use UTC, the proleptic Gregorian calendar, and microseconds.
 
 An interval is a number: months (INTEGER) or microseconds (BIGINT).
 """
@@ -48,22 +48,22 @@ def add_days(sign: str) -> DuckDBWriter:
 
 
 def add_months(expr: Expr, args: Texts) -> str:
-    """The day is cut to the end of the month. Works for dates and timestamps."""
+    """Add months to a date or timestamp; the day is limited to the end of the month."""
     return f"({args[0]} + to_months({args[1]}))"
 
 
 def can_leave_calendar(expr: Expr) -> bool:
-    """Whether a date plus this many days, months or microseconds may be one that there is not."""
-    count, known = expr.args[1], constant(expr.args[1])
+    """Return whether a date plus this many days, months or microseconds may be out of range."""
+    count, value = expr.args[1], constant(expr.args[1])
     if types.is_integer(count.type):
         return max(map(abs, bounds(count))) > _MAX_CALENDAR_SHIFT
-    return known is None or abs(int(known)) > _MAX_CALENDAR_SHIFT * (
+    return value is None or abs(int(value)) > _MAX_CALENDAR_SHIFT * (
         _DAY_MICROS if count.type.kind is Kind.MICROSECONDS else 1
     )
 
 
 def truncate(expr: Expr, args: Texts) -> str:
-    """trunc(date, unit) and date_trunc(unit, timestamp); an unknown unit gives NULL."""
+    """Write trunc(date, unit) and date_trunc(unit, timestamp); an unknown unit returns NULL."""
     value, unit = (args[0], expr.args[1]) if expr.op == "TruncDate" else (args[1], expr.args[0])
     word = str(constant(unit)).upper()
     coarse = ("year", "quarter", "month", "week")
@@ -79,15 +79,15 @@ def refuse_truncate(expr: Expr) -> str | None:
 
 
 def next_day(expr: Expr, args: Texts) -> str:
-    wanted = _WEEKDAYS.index(str(constant(expr.args[1])).upper()[:2])
-    return f"({args[0]} + CAST(7 - (dayofweek({args[0]}) - {wanted} + 7) % 7 AS INTEGER))"
+    weekday = _WEEKDAYS.index(str(constant(expr.args[1])).upper()[:2])
+    return f"({args[0]} + CAST(7 - (dayofweek({args[0]}) - {weekday} + 7) % 7 AS INTEGER))"
 
 
 def refuse_next_day(expr: Expr) -> str | None:
     day = str(constant(expr.args[1])).upper()
     full = ("SUNDAY", "MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY")
-    known = {d[:2] for d in full} | {d[:3] for d in full} | set(full)
-    return None if day in known else "next_day with a day that is not the constant name of one"
+    names = {d[:2] for d in full} | {d[:3] for d in full} | set(full)
+    return None if day in names else "next_day with a day that is not the constant name of one"
 
 
 def seconds_with_fraction(expr: Expr, args: Texts) -> str:
@@ -95,15 +95,16 @@ def seconds_with_fraction(expr: Expr, args: Texts) -> str:
 
 
 def months_between(expr: Expr, args: Texts) -> str:
-    """Whole months if the days are equal or both last of their months, else days as 31sts, seconds included."""
+    """Return whole months if the days are equal or both the last of their months, else a fraction in 31sts of a month
+    that includes seconds."""
     a, b, _ = args
     months = f"((year({a}) - year({b})) * 12 + month({a}) - month({b}))"
     last = f"(last_day(CAST({a} AS DATE)) = CAST({a} AS DATE) AND last_day(CAST({b} AS DATE)) = CAST({b} AS DATE))"
     seconds = f"((day({a}) - day({b})) * 86400 + {_second_of_day(a)} - {_second_of_day(b)})"
-    part = f"(CAST({months} AS DOUBLE) + CAST({seconds} AS DOUBLE) / 2678400.0::DOUBLE)"
+    fractional = f"(CAST({months} AS DOUBLE) + CAST({seconds} AS DOUBLE) / 2678400.0::DOUBLE)"
     if constant(expr.args[2]):
-        part = f"(floor({part} * 1e8 + 0.5) / 1e8)"
-    return f"(CASE WHEN day({a}) = day({b}) OR {last} THEN {months} ELSE {part} END)"
+        fractional = f"(floor({fractional} * 1e8 + 0.5) / 1e8)"
+    return f"(CASE WHEN day({a}) = day({b}) OR {last} THEN {months} ELSE {fractional} END)"
 
 
 def refuse_months_between(expr: Expr) -> str | None:
@@ -111,7 +112,7 @@ def refuse_months_between(expr: Expr) -> str | None:
 
 
 def from_utc(expr: Expr, args: Texts) -> str:
-    """What the clocks of a time zone show at a moment."""
+    """Return the local time of a time zone at a moment."""
     return f"timezone({quote(str(constant(expr.args[1])))}, timezone('UTC', {args[0]}))"
 
 
@@ -123,7 +124,7 @@ def refuse_zone(expr: Expr) -> str | None:
 
 @lru_cache(maxsize=1)
 def _zones() -> frozenset[str]:
-    """The time zones that have the name of a place. Abbreviations and offsets mean other things in Java and DuckDB."""
+    """Return the time zones named after places. Abbreviations and offsets differ between Java and DuckDB."""
     places = (name for name in available_timezones() if "/" in name and not name.startswith(("Etc/", "SystemV/")))
     return frozenset({"UTC", *places})
 
@@ -141,19 +142,19 @@ def timestamp_add(expr: Expr, args: Texts) -> str:
 
 
 def timestamp_diff(expr: Expr, args: Texts) -> str:
-    """Whole units from the first to the second; a part of a unit does not count."""
+    """Return the number of whole units from the first to the second value."""
     unit = str(parameter(expr)).upper()
     a, b = args
     if unit in _MICROS:
         return f"((epoch_us({b}) - epoch_us({a})) // {_MICROS[unit]})"
     months = f"((year({b}) - year({a})) * 12 + month({b}) - month({a}))"
-    place = "((day({0}) - 1) * 86400000000 + epoch_us({0}) - epoch_us(date_trunc('day', {0})))"
-    left, right = place.format(a), place.format(b)
-    full = (
+    month_position = "((day({0}) - 1) * 86400000000 + epoch_us({0}) - epoch_us(date_trunc('day', {0})))"
+    left, right = month_position.format(a), month_position.format(b)
+    whole_months = (
         f"({months} - CASE WHEN {months} > 0 AND {right} < {left} THEN 1 "
         f"WHEN {months} < 0 AND {right} > {left} THEN -1 ELSE 0 END)"
     )
-    return f"({full} // {_MONTHS[unit]})"
+    return f"({whole_months} // {_MONTHS[unit]})"
 
 
 def refuse_unit(expr: Expr) -> str | None:
@@ -176,9 +177,9 @@ def refuse_add_interval(expr: Expr) -> str | None:
 
 def make_date(expr: Expr, args: Texts) -> str:
     bad = fail("DATETIME_FIELD_OUT_OF_BOUNDS", "Year, month and day are no date.")
-    made = f"TRY(make_date({', '.join(f'CAST({a} AS BIGINT)' for a in args)}))"
-    some = " AND ".join(f"{a} IS NOT NULL" for a in args)
-    return f"(CASE WHEN {some} AND {made} IS NULL THEN {bad} ELSE {made} END)"
+    date = f"TRY(make_date({', '.join(f'CAST({a} AS BIGINT)' for a in args)}))"
+    all_present = " AND ".join(f"{a} IS NOT NULL" for a in args)
+    return f"(CASE WHEN {all_present} AND {date} IS NULL THEN {bad} ELSE {date} END)"
 
 
 def from_seconds(expr: Expr, args: Texts) -> str:

@@ -1,14 +1,14 @@
-"""Decimal arithmetic with Spark's result types, HALF_UP, and an error when the result does not fit.
+"""Decimal arithmetic with Spark's result types, HALF_UP rounding, and an error when the result does not fit.
 
-A decimal(p,s) is an integer with p digits, its *unscaled* value. Spark computes exactly and rounds once to the type of
-the result. DuckDB computes in 128 bits, which hold 38 digits, so
+A decimal(p,s) is an integer with p digits, its *unscaled* value. Spark computes exactly and rounds once to the result's
+type. DuckDB computes in 128 bits, which hold 38 digits. Therefore:
 
-1. where the types say that every exact result fits 38 digits, DuckDB's own operators are used, on operands wide
-   enough that it does not fall back to 64 bits;
-2. otherwise the values decide: a CASE takes the 128-bit way for values that are small enough (nearly all), and
-   calls an exact function of any width (`functions.py`) for the others.
+1. If the types ensure that every exact result fits 38 digits, DuckDB's own operators are used, on operands wide enough
+   that DuckDB does not compute in 64 bits.
+2. Otherwise a CASE decides by value: nearly all values are small enough for 128 bits, and the others go to an exact
+   function of arbitrary width (`duckdb_functions`).
 
-Division is done on the unscaled values: `N // D` rounded half up, which is `(2N + |D| sign N) // 2D`.
+Division works on the unscaled values: `N // D` rounded half up, which is `(2N + |D| sign N) // 2D`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _JAVA_DIGITS = 34  # digits of Scala's default MathContext
 
 
 def digits_of(type_: Type) -> tuple[int, int]:
-    """Precision and scale of what is known to be a decimal."""
-    found = types.decimal_digits(type_)
-    if found is None:
+    """Return precision and scale of a type that must be a decimal."""
+    result = types.decimal_digits(type_)
+    if result is None:
         raise Defect(f"{type_} was taken for a decimal.")
-    return found
+    return result
 
 
 def digits(expr: Expr) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def _add(operator: str, expr: Expr, args: Texts) -> str:
     need = max(p1 - s1, p2 - s2) + scale  # digits of an operand at the common scale
     wide = [f"CAST({a} AS DECIMAL({p if s == scale else MAX_DIGITS},{scale}))" for a in args]
     plain = f"({wide[0]} {operator} {wide[1]})"
-    if need < MAX_DIGITS or (need == MAX_DIGITS and s == scale):  # a sum that then is too wide is so in Spark
+    if need < MAX_DIGITS or (need == MAX_DIGITS and s == scale):  # a sum that is too wide here is too wide in Spark
         return plain
     small = " AND ".join(
         _below_power(a, MAX_DIGITS - 1 - scale, q, t) for a, q, t in ((args[0], p1, s1), (args[1], p2, s2))
@@ -108,7 +108,7 @@ def quotient_overflows(expr: Expr) -> bool:
 
 
 def integral_divide(expr: Expr, args: Texts) -> str:
-    """The whole part of the quotient; Spark keeps its lowest 64 bits and does not look at the others."""
+    """Return the integer part of the quotient; Spark keeps its lowest 64 bits and ignores the others."""
     (p1, s1), (_, s2) = (digits(a) for a in expr.args)
     if wide := _common_scale(expr, args, spare_digits=0):
         a, b = (unscaled(t, MAX_DIGITS, max(s1, s2)) for t in wide)
@@ -127,7 +127,7 @@ def remainder(expr: Expr, args: Texts) -> str:
 
 
 def remainder_raises(expr: Expr) -> bool:
-    """Whether the whole quotient may have more digits than Java counts (`functions`)."""
+    """Return whether the integer quotient may exceed Java's precision (`duckdb_functions._has_java_remainder`)."""
     (p1, s1), (_, s2) = (digits(a) for a in expr.args)
     return p1 - s1 + s2 > MAX_DIGITS + 1
 
@@ -140,7 +140,7 @@ def pmod(expr: Expr, args: Texts) -> str:
 
 
 def negate(expr: Expr, args: Texts) -> str:
-    """Spark rounds to 34 digits here (half even), which longer decimals show."""
+    """Negate; Spark rounds to 34 digits (half even), which affects longer decimals."""
     p, s = digits(expr)
     if p <= _JAVA_DIGITS:
         return f"(-{args[0]})"
@@ -161,7 +161,7 @@ def negate_raises(expr: Expr) -> bool:
 
 
 def unscaled(text: str, p: int, s: int) -> str:
-    """The integer behind a decimal(p,s), as a HUGEINT."""
+    """Return the unscaled value of a decimal(p,s) as a HUGEINT."""
     if s == 0:
         return f"CAST({text} AS HUGEINT)"
     if p + s <= MAX_DIGITS:
@@ -170,14 +170,14 @@ def unscaled(text: str, p: int, s: int) -> str:
 
 
 def scaled(text: str, p: int, s: int) -> str:
-    """The decimal(p,s) whose integer is the HUGEINT `text`."""
+    """Return the decimal(p,s) with the HUGEINT `text` as its unscaled value."""
     if s == 0:
         return f"CAST({text} AS DECIMAL({p},0))"
     return f"CAST(CAST({text} AS DECIMAL({MAX_DIGITS},0)) * {_power_of_ten(-s, s, s)} AS DECIMAL({p},{s}))"
 
 
 def _common_scale(expr: Expr, args: Texts, spare_digits: int) -> list[str] | None:
-    """Both operands at one scale, if that leaves room for `spare` more digits."""
+    """Return both operands at one scale, or None if that leaves no room for `spare_digits` more digits."""
     (p1, s1), (p2, s2) = (digits(a) for a in expr.args)
     scale = max(s1, s2)
     if max(p1 - s1, p2 - s2) + scale + spare_digits > MAX_DIGITS:
@@ -191,14 +191,15 @@ def _power_of_ten(exponent: int, p: int, s: int) -> str:
 
 
 def _below_power(text: str, exponent: int, p: int, s: int) -> str:
-    """|text| < 10^exponent, or 10^-s if the exponent is smaller than that: then only zero is below."""
+    """Return the test |text| < 10^exponent; if 10^exponent is below the scale, the bound is 10^-s, so that only zero
+    passes."""
     if exponent >= p - s:
         return "TRUE"
     return f"abs({text}) < {_power_of_ten(max(exponent, -s), MAX_DIGITS, s)}"
 
 
 def _plain_or_exact(expr: Expr, range_test: str, plain: str, operation: str, args: Texts) -> str:
-    """`plain` for small values and NULLs, the exact function for the others."""
+    """Return `plain` for small values and NULLs, and the exact function for the others."""
     exact = _exact_sql(expr, operation, args)
     return f"(CASE WHEN ({range_test}) IS FALSE THEN {exact} ELSE {_cast_result(expr, plain)} END)"
 

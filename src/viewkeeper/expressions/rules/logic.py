@@ -1,14 +1,14 @@
-"""Truth, comparison and choice, and the order in which Spark looks at things.
+"""Comparison, AND, OR and conditional expressions, with Spark's order of evaluation.
 
-Spark's AND and OR go from left to right and stop when the answer is known; CASE, IF and COALESCE look only at what
-they need. DuckDB evaluates the operands of AND and OR in any order, and may lift the arguments of COALESCE out of it
-when they occur twice; only CASE is left alone. So wherever an operand that may not be reached can fail, a CASE says
-when it is reached:
+Spark evaluates AND and OR from left to right and stops when the result is known; CASE, IF and COALESCE evaluate only
+the arguments that they need. DuckDB evaluates the operands of AND and OR in any order, and may hoist arguments of
+COALESCE that occur twice; it does not reorder CASE. So where an operand that Spark may skip can fail, a CASE controls
+its evaluation:
 
     a AND b   →   CASE WHEN a IS FALSE THEN FALSE ELSE (a AND b) END
     a OR b    →   CASE WHEN a THEN TRUE ELSE (a OR b) END
 
-In the ELSE branch every operand but the last has been evaluated, so evaluating it again cannot fail.
+In the ELSE branch every operand but the last was evaluated before, so evaluating it again cannot fail.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ Test = Callable[[Expr], bool]
 
 
 def operands(expr: Expr) -> list[Expr]:
-    """The operands of a chain of the same AND or OR, in order, without recursion (chains can be long)."""
-    found: list[Expr] = []
+    """Return the operands of a chain of the same AND or OR, in order, without recursion (chains can be long)."""
+    result: list[Expr] = []
     todo = [expr]
     while todo:
         e = todo.pop()
         if e.op == expr.op:
             todo.extend(reversed(e.args))
         else:
-            found.append(e)
-    return found
+            result.append(e)
+    return result
 
 
 def chain(op: str, exprs: list[Expr], texts: Texts, can_raise: Test) -> str:
-    """AND or OR of `exprs`: guarded up to the last operand that can fail, plain when none can."""
-    word, stop = (" AND ", "{} IS FALSE THEN FALSE") if op == "And" else (" OR ", "{} THEN TRUE")
+    """Return AND or OR of `exprs`: with a CASE up to the last operand that can fail, plain if none can."""
+    connective, stop = (" AND ", "{} IS FALSE THEN FALSE") if op == "And" else (" OR ", "{} THEN TRUE")
     failing = [i for i, e in enumerate(exprs) if can_raise(e)]
     if not failing:
-        return "(" + word.join(texts) + ")"
+        return "(" + connective.join(texts) + ")"
     last = max(failing[-1], 1)
     heads = " ".join("WHEN " + stop.format(t) for t in texts[:last])
-    open_ = [t for e, t in zip(exprs[:last], texts, strict=False) if e.nullable]
-    rest = word.join([*open_, *texts[last:]])
+    undecided = [t for e, t in zip(exprs[:last], texts, strict=False) if e.nullable]
+    rest = connective.join([*undecided, *texts[last:]])
     return f"(CASE {heads} ELSE ({rest}) END)"
 
 
@@ -55,10 +55,10 @@ def compare(operator: str) -> DuckDBWriter:
 
 
 def order(operator: str) -> DuckDBWriter:
-    """Which of two values comes first; structs and arrays have an order of their own."""
+    """Return the writer of an order comparison; structs and arrays need a sortable form."""
 
     def write(expr: Expr, args: Texts) -> str:
-        left, right = (sortable(text, arg.type) for text, arg in zip(args, expr.args, strict=True))
+        left, right = (sortable(args[side], expr.args[side].type) for side in (0, 1))
         return f"({left} {operator} {right})"
 
     return write
@@ -75,7 +75,7 @@ def coalesce(expr: Expr, args: Texts) -> str:
 
 
 def guarded_coalesce(args: Texts) -> str:
-    """COALESCE with arguments that can fail."""
+    """Return a COALESCE with arguments that can fail."""
     *heads, last = args
     tests = "".join(f" WHEN {a} IS NOT NULL THEN {a}" for a in heads)
     return f"(CASE{tests} ELSE {last} END)" if heads else last
@@ -86,11 +86,11 @@ def in_list(expr: Expr, args: Texts) -> str:
 
 
 def guarded_in(args: Texts) -> str:
-    """x IN (…) whose items can fail: Spark stops at the first that is equal, and looks at none when x is NULL."""
+    """Return x IN (…) with items that can fail: Spark stops at the first equal one, and evaluates none if x is NULL."""
     value, *items = args
     tests = "".join(f" WHEN {value} = {item} THEN TRUE" for item in items[:-1])
-    whole = " OR ".join(f"({value} = {item})" for item in items)
-    return f"(CASE WHEN {value} IS NULL THEN NULL{tests} ELSE ({whole}) END)"
+    any_equal = " OR ".join(f"({value} = {item})" for item in items)
+    return f"(CASE WHEN {value} IS NULL THEN NULL{tests} ELSE ({any_equal}) END)"
 
 
 def refuse_nested_extreme(expr: Expr) -> str | None:
@@ -98,7 +98,8 @@ def refuse_nested_extreme(expr: Expr) -> str | None:
 
 
 def extreme(comparison: str) -> DuckDBWriter:
-    """GREATEST and LEAST skip NULLs, hold NaN the greatest, and keep the first of equals (0.0 and -0.0)."""
+    """Return the writer of GREATEST or LEAST, which skip NULLs, order NaN last, and keep the first of equal values
+    (0.0 and -0.0)."""
 
     def write(expr: Expr, args: Texts) -> str:
         if not types.is_float(expr.type):

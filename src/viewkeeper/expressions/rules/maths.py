@@ -1,8 +1,8 @@
-"""Rounding, powers, logarithms, angles, bits.
+"""Rounding, powers, logarithms, trigonometry, bits.
 
-Java's mathematics is IEEE 754 with Spark's NULL rules on top: a logarithm of what is not positive is NULL.
-Results of functions that no standard rounds (`exp`,
-`ln`, `sin`, `pow` …) come from the C library here and from Java's there: they may differ in the last bit.
+Java's arithmetic is IEEE 754; Spark adds NULL rules: the logarithm of a number that is not positive is NULL. Results of
+functions for which no standard defines the rounding (`exp`, `ln`, `sin`, `pow` …) come from the C library here and from
+Java's library in Spark, and may differ in the last bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAN = "CAST('NaN' AS DOUBLE)"
 
 
 def floor_or_ceil(function: str) -> DuckDBWriter:
-    """FLOOR and CEIL: of a double as BIGINT, checked, NaN as 0; of a decimal without digits after the point."""
+    """Return the writer of FLOOR or CEIL: of a double as a checked BIGINT, with NaN as 0; of a decimal with scale 0."""
 
     def write(expr: Expr, args: Texts) -> str:
         x = args[0]
@@ -33,21 +33,21 @@ def floor_or_ceil_raises(expr: Expr) -> bool:
 
 
 def floor_or_ceil_to(direction: int) -> DuckDBWriter:
-    """floor(x, n) and ceil(x, n) of a decimal."""
+    """Return the writer of floor(x, n) or ceil(x, n) of a decimal."""
 
     def write(expr: Expr, args: Texts) -> str:
         p, s = digits(expr.args[0])
         places = int(constant(expr.args[1]))
         n, unit = unscaled(args[0], p, s), 10 ** max(s - places, 0)
-        edge = f"CAST({n} % {unit} {'<' if direction < 0 else '>'} 0 AS INTEGER)"
-        steps = f"({n} // {unit} {'-' if direction < 0 else '+'} {edge})"
+        correction = f"CAST({n} % {unit} {'<' if direction < 0 else '>'} 0 AS INTEGER)"
+        steps = f"({n} // {unit} {'-' if direction < 0 else '+'} {correction})"
         return _from_units(expr, steps, places, s)
 
     return write
 
 
 def round_(even: bool) -> DuckDBWriter:
-    """ROUND (half up) and BROUND (half to even), by type."""
+    """Return the writer of ROUND (half up) or BROUND (half to even), by type."""
 
     def write(expr: Expr, args: Texts) -> str:
         places = int(constant(expr.args[1]))
@@ -66,9 +66,9 @@ def round_(even: bool) -> DuckDBWriter:
 
 
 def _round_float(expr: Expr, x: str, places: int, even: bool) -> str:
-    """Spark rounds the shortest decimal text of the double, and gives the double nearest to that.
+    """Round as Spark does: round the shortest decimal text of the double, then return the nearest double.
 
-    From 10^15 on, a double has no digits after the point that could be rounded.
+    From 10^15 on, a double has no digits after the point.
     """
     wide = f"CAST({x} AS DOUBLE)"
     number = text_parsing.decimal(f"CAST({wide} AS VARCHAR)", types.decimal(MAX_DIGITS, 20), null_on_error=False)
@@ -96,7 +96,7 @@ def refuse_floor_or_ceil_to(expr: Expr) -> str | None:
 
 
 def round_raises(expr: Expr) -> bool:
-    """Rounding up can need one digit more than the type has."""
+    """Return whether rounding can fail: rounding up may need one digit more than the type has."""
     type_, places = expr.args[0].type, constant(expr.args[1])
     if types.decimal_digits(type_):
         (p, s), (q, t) = digits(expr.args[0]), digits(expr)
@@ -105,39 +105,39 @@ def round_raises(expr: Expr) -> bool:
 
 
 def _from_units(expr: Expr, units: str, places: int, s: int) -> str:
-    """The decimal that is `steps` units of 10^-places (of 10^-s if that is finer), in the type of the result."""
+    """Return the decimal of `units` times 10^-places (10^-s if that is finer), in the result's type."""
     p, t = digits(expr)
     places = min(places, s)
     return scaled(f"({units} * CAST({10 ** (t - places)} AS HUGEINT))" if t > places else units, p, t)
 
 
 def _round_to_unit(n: str, unit: int, even: bool) -> str:
-    """The HUGEINT `n` in whole units, the half rounded away from zero or to the even one."""
+    """Return the HUGEINT `n` in whole units, with halves rounded away from zero or to even."""
     if unit == 1:
         return n
-    cut, rest = f"({n} // {unit})", f"abs({n} % {unit})"
-    up = f"{rest} >= {unit - unit // 2}"
+    quotient, remainder = f"({n} // {unit})", f"abs({n} % {unit})"
+    rounds_up = f"{remainder} >= {unit - unit // 2}"
     if even:
-        up = f"({rest} > {unit // 2} OR {rest} = {unit // 2} AND {cut} % 2 <> 0)"
-    return f"({cut} + CASE WHEN {up} THEN sign({n}) ELSE 0 END)"
+        rounds_up = f"({remainder} > {unit // 2} OR {remainder} = {unit // 2} AND {quotient} % 2 <> 0)"
+    return f"({quotient} + CASE WHEN {rounds_up} THEN sign({n}) ELSE 0 END)"
 
 
 def logarithm(text: str) -> DuckDBWriter:
-    """NULL of what is not positive."""
+    """Return the writer of a logarithm: NULL for a number that is not positive."""
     return lambda _, args: f"(CASE WHEN {args[0]} > 0 THEN {text.format(*args)} END)"
 
 
 def logarithm_to(expr: Expr, args: Texts) -> str:
-    """Spark looks at x also where the base has no logarithm."""
+    """Write log(base, x). Spark evaluates x even if the base has no logarithm."""
     base, x = args
     return f"(CASE WHEN {x} > 0 THEN CASE WHEN {base} > 0 THEN ln({x}) / ln({base}) END END)"
 
 
 def power(expr: Expr, args: Texts) -> str:
-    """Java has NaN where C has 1: for 1^NaN and (±1)^±∞."""
+    """Write pow. Java returns NaN for 1^NaN and (±1)^±∞, where C returns 1."""
     x, y = args
-    odd = f"(isnan({y}) OR abs({x}) = 1 AND isinf({y}))"
-    return f"(CASE WHEN {x} IS NOT NULL AND {odd} THEN {_NAN} ELSE pow({x}, {y}) END)"
+    is_nan = f"(isnan({y}) OR abs({x}) = 1 AND isinf({y}))"
+    return f"(CASE WHEN {x} IS NOT NULL AND {is_nan} THEN {_NAN} ELSE pow({x}, {y}) END)"
 
 
 def signum(expr: Expr, args: Texts) -> str:
@@ -164,7 +164,7 @@ def _bit_width(expr: Expr) -> int:
 
 
 def _power_of_two(expr: Expr, n: str) -> str:
-    """2^n, n taken modulo the width as Java does."""
+    """Return 2^n, with n modulo the width, as in Java."""
     return f"CAST(pow(2, {n} & {_bit_width(expr) - 1}) AS HUGEINT)"
 
 

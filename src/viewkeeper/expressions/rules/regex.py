@@ -1,15 +1,16 @@
 r"""LIKE and regular expressions.
 
-LIKE means the same in both engines, but Spark refuses an escape character before anything but `_`, `%` and itself.
+LIKE has the same semantics in both engines, except that Spark raises if the escape character precedes anything but `_`,
+`%` and itself.
 
-Regular expressions are Java's in Spark and RE2's in DuckDB. RE2 picks the same match (leftmost, first alternative)
-for the part of the language that both know. A pattern must be a constant; it is translated piece by piece, and a piece
-whose meaning differs or is unknown (look-around, back references, `\b`, possessive quantifiers, flags, class
-intersection) makes the expression unsupported:
+Spark uses Java's regular expressions, DuckDB RE2's. RE2 finds the same match (leftmost, first alternative) for the part
+of the language that both support. A pattern must be a constant. It is translated piece by piece, and a piece whose
+meaning differs or is unknown (look-around, back references, `\b`, possessive quantifiers, flags, class intersection)
+makes the expression unsupported:
 
     .    any character but a line terminator: Java has five of those, RE2 one
-    \s   Java counts the vertical tab, RE2 does not
-    $    in Java also before a line terminator at the end; allowed at the end of a test (RLIKE) only
+    \s   Java includes the vertical tab, RE2 does not
+    $    Java also matches before a line terminator at the end; supported only at the end of a test (RLIKE)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ESCAPABLE = frozenset("\\.[]{}()*+-?^$|/&~#@%!\"',:;<=>_` ")
 
 
 class UntranslatablePattern(ValueError):
-    """A regular expression whose meaning may differ."""
+    """A regular expression whose meaning may differ in RE2."""
 
 
 # --- LIKE -----------------------------------------------------------------------------------------------------------
@@ -61,8 +62,8 @@ def refuse_like(expr: Expr) -> str | None:
 
 def _refuse_pattern(pattern: str | None, escape: str) -> str | None:
     rest = (pattern or "").replace(escape * 2, "")
-    for place, c in enumerate(rest):
-        if c == escape and rest[place + 1 : place + 2] not in ("_", "%"):
+    for index, c in enumerate(rest):
+        if c == escape and rest[index + 1 : index + 2] not in ("_", "%"):
             return f"The LIKE pattern '{pattern}', which escapes a character that needs no escape,"
     return None
 
@@ -79,7 +80,7 @@ def rlike(expr: Expr, args: Texts) -> str:
 
 
 def extract(expr: Expr, args: Texts) -> str:
-    """The group of the first match, '' if there is none."""
+    """Write regexp_extract: the group of the first match, or '' if there is none."""
     return f"regexp_extract({args[0]}, {quote(translate(constant(expr.args[1])))}, {int(constant(expr.args[2]))})"
 
 
@@ -116,7 +117,7 @@ def refuse_regex(expr: Expr) -> str | None:
 
 
 def translate(pattern: str, test: bool = False) -> str:
-    """Java's pattern in RE2's language, with the same meaning. Raises Untranslatable."""
+    """Return Java's pattern in RE2's language, with the same meaning, or raise UntranslatablePattern."""
     out: list[str] = []
     i = 0
     while i < len(pattern):
@@ -184,7 +185,7 @@ def _translate_class(pattern: str, i: int) -> tuple[str, int]:
 
 
 def _translate_replacement(text: str) -> str:
-    r"""Java's $1 is \1 in RE2; a backslash escapes in Java."""
+    r"""Translate a replacement text: Java's $1 is \1 in RE2; a backslash is an escape character in Java."""
     out, i = "", 0
     while i < len(text):
         c = text[i]
@@ -211,12 +212,12 @@ def _group_count(translated: str) -> int:
 
 
 def _can_match_empty(translated: str) -> bool:
-    """After an empty match Java and RE2 go on differently."""
+    """Return whether the pattern matches the empty text; after an empty match Java and RE2 continue differently."""
     return _as_python_pattern(translated).fullmatch("") is not None
 
 
 def _as_python_pattern(translated: str) -> re.Pattern[str]:
-    """The pattern's shape: groups and what may be empty are the same in Python's language."""
+    """Return a Python pattern with the same groups, which matches the empty text if and only if the original does."""
     try:
         return re.compile(re.sub(r"\\x\{[0-9a-f]+\}", "x", translated).replace("\\z", "\\Z"))
     except re.error as error:

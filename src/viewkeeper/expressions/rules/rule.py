@@ -1,12 +1,12 @@
-"""What the table of expressions is made of: a `Rule` says how one Catalyst class is written in DuckDB.
+"""The rows of the rule table: a `Rule` defines how one Catalyst class is written in DuckDB.
 
-A rule's `write` gets the expression and the texts of its arguments, each already of its DuckDB type and safe to put
-anywhere (a call, a CAST, or in parentheses). It gives text whose value, cast to the expression's type, is what Spark
-gives. It never approximates: what cannot be written exactly is refused by `refuse`, or has no rule.
+A rule's `duckdb` gets the expression and the texts of its arguments. Each text has its DuckDB type and is safe in any
+context (a call, a CAST, or parenthesized). `duckdb` returns text whose value, cast to the expression's type, is exactly
+Spark's value. Expressions that cannot be written exactly are rejected by `refuse`, or have no rule.
 
-**Errors.** `raises` says whether the operation itself, its arguments being values, can fail. Spark evaluates the
+**Errors.** `raises` returns whether the operation itself can fail, given values as arguments. Spark evaluates the
 arguments of most operations from left to right and stops at the first NULL, so `NULL + 1/0` is NULL; divisions start
-at the right. `stops` names that order, and the renderer writes a CASE where a later argument can fail.
+at the right. `stops_at_null` states this order, and the renderer writes a CASE where a later argument can fail.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def accept(_: Expr) -> str | None:
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table. `op` is the Catalyst class, `sql` how a user writes it, `note` what a user should know."""
+    """One row of the table. `op` is the Catalyst class, `sql` the syntax for users, `note` a remark for users."""
 
     op: str
     sql: str
@@ -47,19 +47,19 @@ class Rule:
     stops_at_null: Literal["left", "right", "no"] = "left"
     refuse: Callable[[Expr], str | None] = accept
     note: str = ""
-    is_typed: bool = False  # `write` gives the right type by itself, no CAST is needed
+    is_typed: bool = False  # the text already has the right type, so no CAST is added
     isolates_failing_args: Test = never
-    """Whether an argument that can fail is evaluated by itself, before it: a TRY would take its error for its own, and
-    DuckDB leaves a sum out of which only NULL is asked."""
+    """Whether an argument that can fail is evaluated separately, before the operation. Otherwise a TRY would catch the
+    argument's error as its own, and DuckDB skips a sum of which only NULL-ness is tested."""
 
 
 def template(text: str) -> DuckDBWriter:
-    """A writer for a plain call: `{0}`, `{1}` … stand for the arguments, `{all}` for all of them."""
+    """Return the writer of a plain call: `{0}`, `{1}` … are the arguments, `{all}` is the list of all."""
     return lambda _, args: text.format(*args, all=", ".join(args))
 
 
 def duckdb_type(type_: Type) -> str:
-    """The DuckDB type of a value inside an expression: intervals are numbers of months or of microseconds."""
+    """Return the DuckDB type of a value inside an expression: intervals are numbers of months or microseconds."""
     match type_.kind:
         case Kind.MONTHS:
             return "INTEGER"
@@ -75,7 +75,7 @@ def cast(text: str, type_: Type) -> str:
 
 
 def fail(condition: str, message: str) -> str:
-    """An error as a value of any type. `condition` is Spark's name for it; `faults` reads it back."""
+    """Return an error as a value of any type. `condition` is Spark's error condition, which `duckdb_errors` parses."""
     return f"error({quote(f'{condition}: {message}')})"
 
 
@@ -84,21 +84,21 @@ def quote(text: str) -> str:
 
 
 def parameter(expr: Expr, position: int = 0, default: Any = None) -> Any:
-    """One of the fields that the reader keeps beside the arguments (`catalyst.FIELDS` lists them)."""
+    """Return a parameter of the expression, one of the fields that the Catalyst reader stores beside the arguments."""
     value = expr.value if isinstance(expr.value, tuple) else (expr.value,)
     return value[position] if position < len(value) and value[position] is not None else default
 
 
 def constant(expr: Expr) -> Any:
-    """The value of a literal; None for NULL and for anything that is not a literal."""
+    """Return the value of a literal; None for NULL and for anything but a literal."""
     return expr.value if expr.op == "literal" else None
 
 
 def is_text_or_bytes_cast(expr: Expr) -> bool:
-    """Whether a cast reads text or bytes."""
+    """Return whether a cast converts text or bytes."""
     return expr.args[0].type in (types.STRING, types.BINARY)
 
 
 def is_try(expr: Expr) -> bool:
-    """Whether the operation gives NULL where it would fail (`try_add`, `try_cast`)."""
+    """Return whether the operation returns NULL instead of failing (`try_add`, `try_cast`)."""
     return bool(parameter(expr) == "TRY")

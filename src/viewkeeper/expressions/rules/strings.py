@@ -1,7 +1,7 @@
-"""Text functions. Both engines count positions in code points; what differs is written out here.
+"""Text functions. Both engines count positions in code points; differences are written out here.
 
-Changing case, reversing and title case of text beyond ASCII follow the full Unicode rules in Spark (ß becomes SS) and
-simpler ones in DuckDB, so such text goes to a function in Python; text of ASCII only, which is told by
+For text beyond ASCII, Spark follows the full Unicode rules in upper, lower and title case and in reverse (ß becomes
+SS), and DuckDB simpler rules. So such text goes to a Python function; ASCII text, which is detected by
 `strlen(s) = length(s)`, stays in DuckDB.
 """
 
@@ -18,11 +18,11 @@ _BLANK = "' '"
 TITLE_CASE = (
     "array_to_string(list_transform(string_split(lower({}), ' '), lambda w: upper(left(w, 1)) || substring(w, 2)), ' ')"
 )
-"""initcap: words are what spaces part."""
+"""initcap: words are separated by spaces."""
 
 
 def unicode_function(name: str, ascii_text: str) -> DuckDBWriter:
-    """`ascii_text` for ASCII, the Python function vk_<name> for other text."""
+    """Return the writer that uses `ascii_text` for ASCII, and the Python function vk_<name> for other text."""
 
     def write(_: Expr, args: Texts) -> str:
         s = args[0]
@@ -32,7 +32,7 @@ def unicode_function(name: str, ascii_text: str) -> DuckDBWriter:
 
 
 def refuse_binary(expr: Expr) -> str | None:
-    """Refuse the form on BINARY of a function on STRING."""
+    """Reject the BINARY form of a function on STRING."""
     return f"{expr.op} of BINARY" if expr.args[0].type == types.BINARY else None
 
 
@@ -41,7 +41,7 @@ def length(expr: Expr, args: Texts) -> str:
 
 
 def byte_length(factor: int) -> DuckDBWriter:
-    """octet_length and bit_length."""
+    """Return the writer of octet_length or bit_length."""
 
     def write(expr: Expr, args: Texts) -> str:
         count = f"octet_length({args[0]})" if expr.args[0].type == types.BINARY else f"strlen({args[0]})"
@@ -51,19 +51,19 @@ def byte_length(factor: int) -> DuckDBWriter:
 
 
 def substring(expr: Expr, args: Texts) -> str:
-    """Spark's rules: positions start at 1, 0 is 1, a negative one counts from the end; what falls off is lost.
+    """Write substring by Spark's rules: positions start at 1, 0 means 1, and a negative one counts from the end.
 
-    Start and end are computed first and then cut to the text: substring('abc', -5, 3) is 'a'.
+    Start and end are computed first and then limited to the text: substring('abc', -5, 3) is 'a'.
     """
     s, position, length = args
-    where, count = (constant(a) for a in expr.args[1:])
-    if where is not None and where >= 0 and count is not None:
-        return f"substring({s}, {max(where, 1)}, {max(count, 0)})"
-    here = f"CAST({position} AS BIGINT)"
-    start = f"(CASE WHEN {position} > 0 THEN {here} - 1 WHEN {position} < 0 THEN length({s}) + {here} ELSE 0 END)"
+    fixed_start, fixed_length = (constant(a) for a in expr.args[1:])
+    if fixed_start is not None and fixed_start >= 0 and fixed_length is not None:
+        return f"substring({s}, {max(fixed_start, 1)}, {max(fixed_length, 0)})"
+    wide = f"CAST({position} AS BIGINT)"
+    start = f"(CASE WHEN {position} > 0 THEN {wide} - 1 WHEN {position} < 0 THEN length({s}) + {wide} ELSE 0 END)"
     first = f"greatest({start}, 0)"
-    cut = f"substring({s}, {first} + 1, greatest({start} + {length} - {first}, 0))"
-    return f"(CASE WHEN {position} IS NOT NULL AND {length} IS NOT NULL THEN {cut} END)"
+    piece = f"substring({s}, {first} + 1, greatest({start} + {length} - {first}, 0))"
+    return f"(CASE WHEN {position} IS NOT NULL AND {length} IS NOT NULL THEN {piece} END)"
 
 
 def concat(expr: Expr, args: Texts) -> str:
@@ -81,34 +81,34 @@ def refuse_concat_ws(expr: Expr) -> str | None:
 
 
 def trim(function: str) -> DuckDBWriter:
-    """Spaces only (not other white space), or the given set of characters."""
+    """Return the writer of a trim: spaces only (no other white space), or the characters of the second argument."""
     return lambda expr, args: f"{function}({args[0]}, {args[1] if len(args) > 1 else _BLANK})"
 
 
 def pad(function: str) -> DuckDBWriter:
-    """LPAD and RPAD; padding with nothing only cuts."""
+    """Return the writer of LPAD or RPAD; with an empty padding text they only truncate."""
 
     def write(expr: Expr, args: Texts) -> str:
         s, size, filling = args
-        cut = f"left({s}, greatest({size}, 0))"
+        truncated = f"left({s}, greatest({size}, 0))"
         if constant(expr.args[2]):
             return f"{function}({s}, {size}, {filling})"
-        return f"(CASE WHEN {filling} = '' THEN {cut} ELSE {function}({s}, {size}, {filling}) END)"
+        return f"(CASE WHEN {filling} = '' THEN {truncated} ELSE {function}({s}, {size}, {filling}) END)"
 
     return write
 
 
 def locate(expr: Expr, args: Texts) -> str:
-    """locate(t, s, from): 0 for a start before 1 or NULL; an empty t is found at 1. Spark looks at s last."""
+    """Write locate(t, s, from): 0 for a start before 1 or NULL; an empty t is found at 1. Spark evaluates s last."""
     t, s, start = args
     if constant(expr.args[2]) == 1:
-        found = f"instr({s}, {t})"
-        return found if expr.args[0].op == "literal" else f"(CASE WHEN {t} IS NOT NULL THEN {found} END)"
-    place = f"instr(substring({s}, {start}), {t})"
+        position = f"instr({s}, {t})"
+        return position if expr.args[0].op == "literal" else f"(CASE WHEN {t} IS NOT NULL THEN {position} END)"
+    offset = f"instr(substring({s}, {start}), {t})"
     return (
         f"(CASE WHEN {start} IS NULL THEN 0 WHEN {t} IS NULL THEN NULL WHEN {s} IS NULL THEN NULL "
         f"WHEN {start} < 1 THEN 0 "
-        f"WHEN {t} = '' THEN 1 WHEN {place} = 0 THEN 0 ELSE {place} + {start} - 1 END)"
+        f"WHEN {t} = '' THEN 1 WHEN {offset} = 0 THEN 0 ELSE {offset} + {start} - 1 END)"
     )
 
 
@@ -124,12 +124,12 @@ def substring_index(expr: Expr, args: Texts) -> str:
     if n == 0:
         return f"(CASE WHEN {s} IS NOT NULL THEN '' END)"
     first, last = ("1", str(n)) if n > 0 else (f"greatest(len({parts}) + 1 + {n}, 1)", f"len({parts})")
-    kept = f"list_slice({parts}, {first}, {last})"
-    return f"array_to_string({kept}, {delimiter})"
+    selected = f"list_slice({parts}, {first}, {last})"
+    return f"array_to_string({selected}, {delimiter})"
 
 
 def refuse_substring_index(expr: Expr) -> str | None:
-    """Spark finds delimiters that overlap; only one that cannot overlap itself splits alike in both."""
+    """Reject delimiters that can overlap themselves: Spark finds overlapping delimiters, DuckDB does not."""
     delimiter, count = constant(expr.args[1]), constant(expr.args[2])
     if not delimiter or count is None:
         return "substring_index with a delimiter or a count that is not a constant"
@@ -139,7 +139,7 @@ def refuse_substring_index(expr: Expr) -> str | None:
 
 
 def sha2(expr: Expr, args: Texts) -> str:
-    """Of 256 bits by DuckDB, of other lengths by Python; NULL of a length that there is not."""
+    """Write sha2: 256 bits by DuckDB, other lengths by Python; NULL for a length that does not exist."""
     bits = constant(expr.args[1])
     if bits in (0, 256):
         return f"sha256({args[0]})"
@@ -147,24 +147,24 @@ def sha2(expr: Expr, args: Texts) -> str:
 
 
 def unhex(expr: Expr, args: Texts) -> str:
-    """NULL for text that is not hexadecimal; an odd digit counts as the low half of the first byte."""
+    """Write unhex: NULL for text that is not hexadecimal; with an odd length, a leading 0 is assumed."""
     s = args[0]
     even = f"(CASE WHEN length({s}) % 2 = 1 THEN '0' || {s} ELSE {s} END)"
     return f"(CASE WHEN regexp_full_match({s}, '[0-9A-Fa-f]*') THEN unhex({even}) END)"
 
 
 def encode(expr: Expr, args: Texts) -> str:
-    """Java's `encode` of two classes: text to UTF-8, and bytes to base64."""
+    """Write Java's `encode`, a method of two classes: text to UTF-8, and bytes to base64."""
     if expr.args[0].type != types.BINARY:
         return f"encode({args[0]})"
     text = f"to_base64({args[0]})"
-    if constant(expr.args[1]):  # lines of 76 characters
+    if constant(expr.args[1]):  # line breaks after 76 characters
         return f"rtrim(regexp_replace({text}, '(.{{76}})', '\\1' || chr(13) || chr(10), 'g'), chr(13) || chr(10))"
     return text
 
 
 def refuse_encode(expr: Expr) -> str | None:
-    """Catalyst calls other Java methods of these names too (url_encode); types tell them apart."""
+    """Reject other Java methods with this name (url_encode), which the types distinguish."""
     kinds = (expr.args[0].type, expr.type)
     if kinds == (types.BINARY, types.STRING) and constant(expr.args[1]) in (True, False):
         return None
@@ -191,13 +191,16 @@ def decode(expr: Expr, args: Texts) -> str:
 
 
 def element_at(expr: Expr, args: Texts) -> str:
-    """From 1, or from the end with -1. Out of bounds is an error; in split_part, which gets here too, empty text."""
+    """Write element_at: from 1, or from the end with -1. An index out of bounds is an error; in split_part, which also
+    uses this function, it returns the empty text."""
     items, i = args
     zero = fail("INVALID_INDEX_OF_ZERO", "The index 0 is invalid; it starts at 1 or, from the end, at -1.")
-    far = fail("INVALID_ARRAY_INDEX_IN_ELEMENT_AT", "The index is out of bounds.") if parameter(expr) else "''"
+    out_of_bounds = (
+        fail("INVALID_ARRAY_INDEX_IN_ELEMENT_AT", "The index is out of bounds.") if parameter(expr) else "''"
+    )
     return (
         f"(CASE WHEN {items} IS NULL OR {i} IS NULL THEN NULL WHEN {i} = 0 THEN {zero} "
-        f"WHEN abs(CAST({i} AS BIGINT)) > len({items}) THEN {far} ELSE {items}[{i}] END)"
+        f"WHEN abs(CAST({i} AS BIGINT)) > len({items}) THEN {out_of_bounds} ELSE {items}[{i}] END)"
     )
 
 
@@ -208,12 +211,12 @@ def refuse_element_at(expr: Expr) -> str | None:
 
 
 def array_item(expr: Expr, args: Texts) -> str:
-    """array[i], from 0."""
+    """Write array[i], with indices from 0."""
     items, i = args
-    far = fail("INVALID_ARRAY_INDEX", "The index is out of bounds.") if parameter(expr) else "NULL"
+    out_of_bounds = fail("INVALID_ARRAY_INDEX", "The index is out of bounds.") if parameter(expr) else "NULL"
     return (
         f"(CASE WHEN {items} IS NULL OR {i} IS NULL THEN NULL "
-        f"WHEN {i} < 0 OR {i} >= len({items}) THEN {far} ELSE {items}[{i} + 1] END)"
+        f"WHEN {i} < 0 OR {i} >= len({items}) THEN {out_of_bounds} ELSE {items}[{i} + 1] END)"
     )
 
 
@@ -221,8 +224,8 @@ def split(expr: Expr, args: Texts) -> str:
     s, delimiter = args
     if constant(expr.args[1]):
         return f"string_split({s}, {delimiter})"
-    none = f"{s} IS NULL OR {delimiter} IS NULL"
-    return f"(CASE WHEN {none} THEN NULL WHEN {delimiter} = '' THEN [{s}] ELSE string_split({s}, {delimiter}) END)"
+    any_null = f"{s} IS NULL OR {delimiter} IS NULL"
+    return f"(CASE WHEN {any_null} THEN NULL WHEN {delimiter} = '' THEN [{s}] ELSE string_split({s}, {delimiter}) END)"
 
 
 def refuse_size(expr: Expr) -> str | None:

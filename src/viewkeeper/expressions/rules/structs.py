@@ -1,6 +1,6 @@
-"""Structs, arrays and the few expressions that only Catalyst itself writes.
+"""Structs, arrays, and expressions that only Catalyst itself creates; also literals and columns.
 
-A struct's fields are named by their place (f0, f1, …): Catalyst reads them by ordinal.
+A struct's fields are named by position (f0, f1, …), because Catalyst accesses them by ordinal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def array(expr: Expr, args: Texts) -> str:
 
 
 def raise_error(expr: Expr, args: Texts) -> str:
-    """The row's own error; a text that starts with one of Spark's conditions keeps it."""
+    """Write the row's own error; a text that begins with one of Spark's conditions keeps it."""
     named = f"CASE WHEN regexp_matches({args[0]}, '^[A-Z_]+: ') THEN '' ELSE 'USER_RAISED_EXCEPTION: ' END"
     return f"error({named} || coalesce({args[0]}, 'null'))"
 
@@ -42,9 +42,9 @@ def unscaled_value(expr: Expr, args: Texts) -> str:
 
 
 def sortable(text: str, type_: Type, depth: int = 0) -> str:
-    """A value that DuckDB orders as Spark orders this one: inside of a struct or an array NULL is the least of all.
+    """Return a value that DuckDB orders as Spark orders this one: inside a struct or an array, NULL is the least value.
 
-    DuckDB holds it the greatest there. So before each part stands whether it is there, and FALSE is less than TRUE.
+    DuckDB orders NULL last there. So each part is preceded by a flag "is not NULL", and FALSE is less than TRUE.
     """
     name = f"part{depth}"
     if type_.kind is Kind.ARRAY:
@@ -60,7 +60,7 @@ def sortable(text: str, type_: Type, depth: int = 0) -> str:
     return f"list_transform([{text}], lambda {name}: {ordered})[1]"
 
 
-# Literals and columns as DuckDB text. A literal always carries its type: a bare 1.5 would be a decimal in DuckDB.
+# Literals and columns. A literal always has an explicit type: a bare 1.5 would be a decimal in DuckDB.
 
 
 def column(expr: Expr, _: Sequence[str]) -> str:

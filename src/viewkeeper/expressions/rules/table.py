@@ -1,6 +1,6 @@
-"""The table: every Catalyst class that the renderer knows, how it is written in DuckDB, and what a user should know.
+"""The rule table: every supported Catalyst class, its DuckDB form, and notes for users.
 
-Read it as the list of what SQL a view may use. An expression that is not here is refused when a view is created.
+It is also the list of the SQL that a view may use. An expression without a rule is rejected when a view is created.
 """
 
 from __future__ import annotations

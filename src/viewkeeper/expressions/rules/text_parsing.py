@@ -1,15 +1,15 @@
-"""Text as values: what Spark accepts after trimming, and nothing more.
+"""Text as values: exactly the texts that Spark accepts after trimming.
 
-DuckDB's own casts accept much that Spark refuses (`1e3` and `1_000` as integers, `2020-1` and `12/31/2020` as dates)
-and the other way round. So each target has one regular expression, the language that Spark reads, and text that
-matches it is handed to DuckDB in the one form that both understand.
+DuckDB's own casts accept much that Spark rejects (`1e3` and `1_000` as integers, `2020-1` and `12/31/2020` as dates)
+and vice versa. So each target type has one regular expression for the language that Spark accepts, and matching text is
+passed to DuckDB in the form that both engines understand.
 
     boolean            t true y yes 1 / f false n no 0, any case
     integer            [+-] digits
     float              [+-] digits [. digits] [e [+-] digits] [d|f], NaN, [+-] inf[inity], any case
     decimal            [+-] digits [. digits] [e [+-] digits], rounded HALF_UP
     date               [+-] year [-month [-day [T or space, anything]]]
-    timestamp          the same, then hour[:minute[:second[.fraction]]] and a zone Z, UTC, GMT or ±h[h][:mm]
+    timestamp          likewise, then hour[:minute[:second[.fraction]]] and a zone Z, UTC, GMT or ±h[h][:mm]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOAT = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
 def parse_text(x: str, target: Type, failure: str) -> str:
-    """`x` read as `target`; the SQL text `bad` where it is not one."""
+    """Parse `x` as `target`; the result is the SQL text `failure` where `x` is not valid."""
     attempt = failure == "NULL"
     if target == types.BOOLEAN:
         return _boolean(x, failure)
@@ -36,7 +36,7 @@ def parse_text(x: str, target: Type, failure: str) -> str:
     text = f"vk_trim({x})"
     if types.decimal_digits(target):
         text = f"vk_java_trim({x})"
-        digits = _FLOAT.replace("[0-9]", r"\p{Nd}")  # any script's digits, as Java's BigDecimal
+        digits = _FLOAT.replace("[0-9]", r"\p{Nd}")  # digits of any script, as in Java's BigDecimal
         return _first_match(x, ((text, digits, decimal(text, target, attempt)),), failure)
     value = {types.DATE: "vk_date({})", types.TIMESTAMP: "vk_timestamp({}, 1)"}.get(
         target, "vk_timestamp({}, 0)"
@@ -45,9 +45,9 @@ def parse_text(x: str, target: Type, failure: str) -> str:
 
 
 def decimal(text: str, target: Type, null_on_error: bool) -> str:
-    """A number's text as a decimal, HALF_UP. DuckDB reads plain digits exactly, but not all exponents."""
-    odd = f"(contains(lower({text}), 'e') OR strlen({text}) > length({text}))"
-    plain = f"CASE WHEN {odd} THEN vk_plain({text}) ELSE {text} END"
+    """Write the text of a number as a decimal (HALF_UP). DuckDB parses plain digits exactly, but not every exponent."""
+    is_unusual = f"(contains(lower({text}), 'e') OR strlen({text}) > length({text}))"
+    plain = f"CASE WHEN {is_unusual} THEN vk_plain({text}) ELSE {text} END"
     return f"{'TRY_CAST' if null_on_error else 'CAST'}({plain} AS {duckdb_type(target)})"
 
 
@@ -60,7 +60,7 @@ def _boolean(x: str, failure: str) -> str:
 
 
 def _first_match(x: str, choices: tuple[tuple[str, str, str], ...], failure: str) -> str:
-    """The value of the first choice whose text matches its pattern."""
+    """Return the value of the first choice whose text matches its pattern."""
     tests = " ".join(f"WHEN regexp_full_match({t}, {quote(pattern)}) THEN {value}" for t, pattern, value in choices)
     return f"(CASE {tests} WHEN {x} IS NULL THEN NULL ELSE {failure} END)"
 
@@ -93,9 +93,9 @@ _TIMESTAMP_SQL = f"CASE WHEN {_VALID} THEN TRY(make_timestamp({_MICROS})) END"
 
 
 def _match_groups(pattern: str, groups: list[str], text: str) -> str:
-    """`text` over `g`, the groups of the pattern in `t`; NULL where that does not match."""
-    found = f"list_transform([regexp_extract(t, {quote(f'^(?:{pattern})$')}, {groups})], lambda g: {text})[1]"
-    return f"CASE WHEN regexp_full_match(t, {quote(pattern)}) THEN {found} END"
+    """Return `text` over `g`, the groups of the pattern in `t`; NULL where the pattern does not match."""
+    value = f"list_transform([regexp_extract(t, {quote(f'^(?:{pattern})$')}, {groups})], lambda g: {text})[1]"
+    return f"CASE WHEN regexp_full_match(t, {quote(pattern)}) THEN {value} END"
 
 
 MACROS = (
@@ -105,11 +105,12 @@ MACROS = (
     f"vk_date(t) AS {_match_groups(_DATE, _GROUP_NAMES[:3], f'TRY({_DAY})')}",
     f"vk_timestamp(t, zoned) AS {_match_groups(_TIMESTAMP, _GROUP_NAMES, _TIMESTAMP_SQL)}",
 )
-"""What text means as a date or a timestamp (`zoned` 0: a zone is checked and left out), NULL if it means none."""
+"""Macros that parse dates and timestamps (`zoned` 0: a zone is checked and ignored); NULL for text that is not valid.
+"""
 
 
 def offset_seconds(zone: str) -> str | None:
-    """±h, ±hh, ±h:mm, ±hhmm, ±hh:mm:ss, ±hhmmss in seconds, as text; None past 18 hours."""
+    """Return the seconds of ±h, ±hh, ±h:mm, ±hhmm, ±hh:mm:ss or ±hhmmss as text; None beyond 18 hours."""
     digits = zone[1:]
     parts = digits.split(":") if ":" in digits or len(digits) < 3 else [digits[i : i + 2] for i in (0, 2, 4)]
     hours, minutes, seconds = (int(p or 0) for p in (*parts, "", "")[:3])

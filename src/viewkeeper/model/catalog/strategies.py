@@ -1,15 +1,15 @@
-"""How a view is kept fresh: what each name that the option `strategy` takes means (the dissertation's chapter 6).
+"""Maintenance strategies: the values of the option `strategy` (chapter 6 of the dissertation).
 
-    name                cut        what is read                      of what
+    name                trigger    what is read                      from what
     IMB, SNIMB, SCIMB   batch      the changes of many write calls   all tables, at the batch's cut
     IN, SNI, SCI        call       the changes of each write call    all tables, at the call's cut
     SN                  interval   everything                        the tables at one cut
-    SC                  interval   everything                        the tables as a scan finds them
-    ISN                 interval   the keys that changed             the tables at one cut
-    ISC                 interval   the keys that changed             each key as it is found
+    SC                  interval   everything                        the tables as a live scan finds them
+    ISN                 interval   the changed keys                  the tables at one cut
+    ISC                 interval   the changed keys                  each key as a live read finds it
 
-The first two lines are the hybrids of 6.3: loaded once, then maintained by changes. What is made at intervals is
-published as the difference to the rows that are there.
+The first two lines include the hybrids of section 6.3, which are loaded once and then maintained by changes. The result
+of an interval strategy is published as the difference from the stored rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from viewkeeper.model.catalog.catalog import View
 
 
 class RefreshTrigger(Enum):
-    """When a view goes from one state of its tables to the next."""
+    """When a view moves from one state of its tables to the next."""
 
     BATCH = "batch"
     CALL = "call"
@@ -31,7 +31,8 @@ class RefreshTrigger(Enum):
 
 @dataclass(frozen=True)
 class Strategy:
-    """`live`: tables are read as they are found, while writers go on. `tracks`: only changed keys are read again."""
+    """A maintenance strategy. `reads_live`: tables are read in their current state while writers continue.
+    `tracks_keys`: only changed keys are read again."""
 
     name: str
     trigger: RefreshTrigger
@@ -40,22 +41,22 @@ class Strategy:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether it runs at intervals; then its rows must be stored, to be compared with."""
+        """Whether the view runs at intervals; then its rows must be stored, to compute the difference."""
         return self.trigger is RefreshTrigger.INTERVAL
 
     @property
     def is_per_call(self) -> bool:
-        """Whether every write call's state shows."""
+        """Whether the view shows the state after every write call."""
         return self.trigger is RefreshTrigger.CALL
 
     @property
     def has_persistent_state(self) -> bool:
-        """Whether, running by itself, a view keeps its operators' state from one run to the next."""
+        """Whether a view with a cut of its own keeps its operators' state between runs."""
         return self.tracks_keys or self.is_per_call
 
     @property
     def has_own_cut(self) -> bool:
-        """Whether a view has state and a cut of its own: made at intervals, or call by call while others take many."""
+        """Whether the view has state and a cut of its own, separate from the batches: at intervals or per call."""
         return self.trigger is not RefreshTrigger.BATCH
 
 
@@ -79,7 +80,7 @@ DEFAULT_STRATEGY = "IMB"
 
 
 def find_strategy(name: str) -> Strategy | None:
-    """None if there is none of that name."""
+    """Return the strategy with this name, or None."""
     return STRATEGIES.get(name.upper())
 
 
@@ -88,5 +89,5 @@ def strategy_of(view: View) -> Strategy:
 
 
 def interval_of(view: View) -> float:
-    """Seconds between two runs."""
+    """Return the seconds between two runs."""
     return float(view.options.get("interval", "5"))

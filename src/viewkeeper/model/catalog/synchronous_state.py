@@ -1,4 +1,4 @@
-"""A synchronous view: one that is kept in the transaction of each write to its table."""
+"""Catalog entry of a synchronous view, which is maintained in the transaction of each write to its tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 SYNCHRONOUS_OPTION = "_with_writes"
-"""The option by which the table of such a view says that its rows change in write calls, and not in batches."""
+"""The option of a synchronous view's table: its rows change in write calls, not in batches."""
 
 
 @dataclass(frozen=True)
 class SynchronousState:
-    """`of`: the base tables. `state`: the numbers of the tables in which its operators keep their state, in the order
-    in which they ask for them; nobody else reads these, and they are in no log."""
+    """The base tables of a synchronous view, and the ids of the state tables of its operators, in the order in which
+    the operators request them. Only the view's operators read these tables, and the change log does not contain them.
+    """
 
     table_ids: tuple[int, ...]
     state_table_ids: tuple[int, ...]
@@ -22,5 +23,5 @@ class SynchronousState:
 
     @staticmethod
     def from_json(data: list[Any]) -> SynchronousState:
-        of, state = data
-        return SynchronousState(tuple(of), tuple(state))
+        tables, state = data
+        return SynchronousState(tuple(tables), tuple(state))

@@ -1,7 +1,7 @@
-"""A materialized view as the catalog has it: where its rows are, its query, its plan, and where it stands.
+"""A materialized view in the catalog: its table, its query, its plan and its cut.
 
-What a view is beside a query is a value of its own: an index, a cluster, a part of a table's writes, a family of views,
-a member of one. A record of a view leaves out what it is not, so older ones are read as they are.
+The special kinds of a view are separate values: an index, a cluster, a synchronous view, a family of views, a member of
+a family. A view's record leaves out the kinds that do not apply.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any, cast
 from viewkeeper.model.catalog.synchronous_state import SynchronousState
 from viewkeeper.model.schema import Table
 
-# An index: a view of which users ask nothing but that it is there.
+# An index: a view whose query Viewkeeper defines.
 
 
 @dataclass(frozen=True)
 class IndexDefinition:
-    """What an index holds: the rows of a table or view in another order.
+    """The content of an index: the rows of a table or view in another order.
 
-    `columns`: for each column of the index, in their order, the column of `on` that it holds, by its name inside. The
-    first `keys` of them are what it was made for; the others are what names the row, and what it includes.
+    `columns` lists, for each column of the index in order, the internal name of the column of `table_id` that it holds.
+    The first `key_count` of them are the indexed columns; the rest are the columns that identify the row, and the
+    included ones.
     """
 
     table_id: int
@@ -34,24 +35,24 @@ class IndexDefinition:
 
     @staticmethod
     def from_json(data: list[Any]) -> IndexDefinition:
-        on, columns, keys, included = data
-        return IndexDefinition(on, tuple(columns), keys, included)
+        table, columns, key_count, included_count = data
+        return IndexDefinition(table, tuple(columns), key_count, included_count)
 
 
 # A clustered view: the rows of several tables that share a key, next to each other.
 #
-# key of the view    the shared columns | PART: whose row it is | the rest of each table's own key
-# columns            the shared ones, PART, then every other column of each table, NULL in the rows of the others
+# key of the view    the shared columns | SOURCE_COLUMN: the row's table | the rest of each table's own key
+# columns            the shared ones, SOURCE_COLUMN, then each table's other columns, NULL in the rows of other tables
 
 
 SOURCE_COLUMN = "part"
-"""The column that says of which table a row is: its place in the list, from 0."""
+"""The column that identifies the table of a row by its index in the list, from 0."""
 
 
 @dataclass(frozen=True)
 class ClusterDefinition:
-    """`of`: the tables, by name as they were named; `columns`: for each its columns, by name, and what each is called
-    in the view."""
+    """The definition of a clustered view. `tables` has the tables' names as the statement wrote them; `columns` has for
+    each table (column name, column name in the view)."""
 
     key_columns: tuple[str, ...]
     tables: tuple[str, ...]
@@ -62,16 +63,18 @@ class ClusterDefinition:
 
     @staticmethod
     def from_json(data: list[Any]) -> ClusterDefinition:
-        by, of, columns = data
-        return ClusterDefinition(tuple(by), tuple(of), tuple(tuple((a, b) for a, b in pairs) for pairs in columns))
+        key_columns, tables, columns = data
+        return ClusterDefinition(
+            tuple(key_columns), tuple(tables), tuple(tuple((a, b) for a, b in pairs) for pairs in columns)
+        )
 
     def column_names(self, table: int) -> Mapping[str, str]:
-        """What a table's columns are called in the view."""
+        """Return the view's column name for each column of a table."""
         return dict(self.columns[table])
 
 
 LOOKAHEAD = ("none", "local", "auto", "global")
-"""How far lookups see whether a row leads anywhere, the least first."""
+"""How far lookups check whether a row can reach any exit (semijoin reduction), the least first."""
 DEFAULT_LOOKAHEAD = "auto"
 
 
@@ -87,7 +90,7 @@ class Suspension:
 
 @dataclass(frozen=True)
 class OwnCut:
-    """Where a view stands that is made anew at intervals: its rows were read at positions `low` to `cut`."""
+    """The cut of a view that is recomputed at intervals: its rows were read at positions `low` to `cut`."""
 
     epoch: int
     low: int
@@ -97,8 +100,8 @@ class OwnCut:
 
 @dataclass(frozen=True)
 class TextNames:
-    """What the text of a view means by the name of a table, where the table has other names or columns by now: the
-    table's id, and the columns that it had for the text, each with its first name inside."""
+    """The meaning of a table name in a view's text, for a table that was altered since: the table's id, and the columns
+    that the text refers to, each with its first internal name."""
 
     table_id: int
     name: str
@@ -110,11 +113,11 @@ class TextNames:
     @staticmethod
     def from_json(data: Sequence[Any]) -> TextNames:
         table, name, columns = data
-        return TextNames(table, name, tuple((shown, inside) for shown, inside in columns))
+        return TextNames(table, name, tuple((shown, internal) for shown, internal in columns))
 
 
 class StoredPlan(dict[str, Any]):
-    """A compiled plan as JSON, with what was read from it (`plan.compiler.plan_of`): read once, however often used."""
+    """A compiled plan as JSON, with the values parsed from it (`plan.compile.compiled_view`): parsed once, reused."""
 
     __slots__ = ("compiled", "reads")
 
@@ -124,7 +127,7 @@ class StoredPlan(dict[str, Any]):
 
 @dataclass(frozen=True)
 class View:
-    """A materialized view: the table it lives in, the query as written, and its compiled plan as JSON."""
+    """A materialized view: its table, the query as written, and the compiled plan as JSON."""
 
     table: Table
     query: str
@@ -132,27 +135,27 @@ class View:
     options: Mapping[str, str] = field(default_factory=dict)
     suspended: Suspension | None = None
     complete_since: int = 0
-    """The log position from which on its deltas are complete: where it was loaded."""
+    """The log position from which its deltas are complete: the cut of its backfill."""
     own_cut: OwnCut | None = None
-    """None: it stands where the published batch stands."""
+    """None: the view has the cut of the published batch."""
     parameter_table_id: int = 0
-    """Of a family, the table of its parameters."""
+    """For a family: the id of its table of parameters."""
     parameter_count: int = 0
-    """Of a family, how many of its columns are parameters: the first ones."""
+    """For a family: how many of its columns are parameters; they are the first ones."""
     family_query: str = ""
-    """Of a family, the query as written; `query` is what it means over the table of parameters (`plan.families`)."""
+    """For a family: the query as written; `query` is its form over the table of parameters (`plan.families`)."""
     index: IndexDefinition | None = None
-    """Of what it is an index, if it is one."""
+    """For an index: its definition."""
     cluster: ClusterDefinition | None = None
-    """Which tables it keeps next to each other, if it is clustered."""
+    """For a clustered view: its definition."""
     synchronous_state: SynchronousState | None = None
-    """Of which table's writes it is a part, if it is synchronous."""
+    """For a synchronous view: its base tables and state tables."""
     template: str = ""
-    """The same for views whose plans differ in constants alone (`plan.families.membership`)."""
+    """Equal for views whose plans differ only in constants (`plan.families.plan_templates`)."""
     parameter_values: tuple[Any, ...] = ()
-    """Of a member of a family: what it has for the parameters, as plans keep literals."""
+    """For a member of a family: its values of the parameters, in the form of a plan's literals."""
     text_names: tuple[TextNames, ...] = ()
-    """What its text means by the names of tables that were altered since it was written (`plan.view_text`)."""
+    """The names in its text of tables that were altered since it was written (`syntax.view_text`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, StoredPlan):
@@ -164,39 +167,39 @@ class View:
 
     @property
     def is_member(self) -> bool:
-        """Whether it was made by name and is kept by a family: its rows are a part of the family's."""
+        """Whether the view was created by name and is a part of a family, which stores its rows."""
         return bool(self.table.family)
 
     @property
     def is_hidden_family(self) -> bool:
-        """Whether it is a family of views that were made by name, which users do not see."""
+        """Whether the view is a family of views created by name, which users do not see."""
         return bool(self.parameter_table_id) and not self.family_query
 
     @property
     def is_shared(self) -> bool:
-        """Whether its work may be done together with that of other views."""
+        """Whether operators may be shared with other views."""
         return self.options.get("share", "true").lower() != "false"
 
     @property
     def lookahead(self) -> str:
-        """How far its lookups see whether a row leads anywhere."""
+        """How far lookups check whether a row can reach any exit."""
         return self.options.get("lookahead", DEFAULT_LOOKAHEAD).lower()
 
     @property
     def reads(self) -> frozenset[int]:
-        """The tables and views that its query names."""
+        """The ids of the tables and views that the query names."""
         plan = self.stored_plan
         if not hasattr(plan, "reads"):
             plan.reads = frozenset(_scanned_table_ids(plan.get("root")))
         return plan.reads
 
     def is_copy_of(self, table: Table) -> bool:
-        """Whether it is just this table's rows, column for column."""
+        """Return whether the view's rows are exactly the rows of this table, column for column."""
         root = self.plan.get("root", {})
         if root.get("kind") != "scan" or root["table"] != table.id or self.table.is_bag:
             return False
-        read = {column["column"][0]: stored for column, stored in root["fields"]}
-        names = [(name, read.get(column)) for name, column, *_ in self.plan["output"]]
+        stored_names = {column["column"][0]: stored for column, stored in root["fields"]}
+        names = [(name, stored_names.get(column)) for name, column, *_ in self.plan["output"]]
         return names == [(c.name, c.internal_name) for c in table.columns]
 
     def to_json(self) -> dict[str, Any]:
@@ -212,7 +215,7 @@ class View:
         family |= {"values": list(self.parameter_values)} if self.parameter_values else {}
         family |= {"names": [n.to_json() for n in self.text_names]} if self.text_names else {}
         kinds = {"index": self.index, "cluster": self.cluster, "sync": self.synchronous_state}
-        kind = {name: one.to_json() for name, one in kinds.items() if one is not None}
+        kind = {name: definition.to_json() for name, definition in kinds.items() if definition is not None}
         return {**data, "suspended": suspended, "since": self.complete_since, "at": at, **family, **kind}
 
     @staticmethod
@@ -230,7 +233,7 @@ class View:
 
 
 def _scanned_table_ids(data: Any) -> Iterator[int]:
-    """The tables of the scans in a plan's JSON."""
+    """Yield the table ids of the scans in a plan's JSON."""
     if isinstance(data, list):
         for value in data:
             yield from _scanned_table_ids(value)

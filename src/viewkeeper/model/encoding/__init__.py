@@ -1,1 +1,1 @@
-"""Keys and rows as bytes. Key bytes sort as the key values do."""
+"""Encodings of keys and rows. The order of key bytes is the order of the key values."""

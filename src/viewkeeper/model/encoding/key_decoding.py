@@ -1,7 +1,7 @@
-"""What a range of encoded keys says of its columns: the values that all of its keys begin with.
+"""Decoding of encoded keys: the values shared by all keys of a range, and whole key columns.
 
-`keys` writes a column so that no value's bytes are the beginning of another's; so from the first bytes of a range its
-columns can be read one after the other, as long as all keys of the range have them.
+The key encoding is prefix-free: no value's bytes are a prefix of another value's. So the columns of a range can be
+decoded one after another from its first key, as long as all keys of the range share them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _INVERTED_BYTES = bytes(255 - b for b in range(256))
 _VALUE_MARKER = 1
 
 SharedKeyValues = tuple[bytes, Sequence[pa.Array | None]]
-"""The bytes that all keys of a range begin with, and the values that these are, one array of one value for each column;
-None for NULL, and for floats, which equality knows otherwise than bytes do."""
+"""The common prefix of all keys of a range, and its values, one array with one value per column. The value is None for
+NULL, and for floats, whose equality differs from that of their bytes."""
 
 
 def shared_key_values(table: Table, start: bytes | None, stop: bytes | None) -> SharedKeyValues:
-    """Of the keys from `start`, included, to `stop`, excluded."""
-    found: list[pa.Array | None] = []
-    at = 0
+    """Return the shared values of the keys from `start` (inclusive) to `stop` (exclusive)."""
+    values: list[pa.Array | None] = []
+    offset = 0
     for part, column in zip(table.key, table.key_columns, strict=True):
-        read = None if start is None else _decode_column(part, column, start, at)
-        if start is None or read is None or not _is_shared_prefix(start[: read[0]], stop):
+        decoded = None if start is None else _decode_column(part, column, start, offset)
+        if start is None or decoded is None or not _is_shared_prefix(start[: decoded[0]], stop):
             break
-        at = read[0]
-        found.append(read[1])
-    return (start or b"")[:at], found
+        offset = decoded[0]
+        values.append(decoded[1])
+    return (start or b"")[:offset], values
 
 
 def _is_shared_prefix(prefix: bytes, stop: bytes | None) -> bool:
@@ -47,16 +47,16 @@ def _is_shared_prefix(prefix: bytes, stop: bytes | None) -> bool:
 
 
 def _decode_column(part: KeyPart, column: Column, data: bytes, offset: int) -> tuple[int, pa.Array | None] | None:
-    """Where a column's bytes end, and its value; None if they do not end."""
-    own = data[offset:].translate(_INVERTED_BYTES) if part.descending else data[offset:]
-    if not own:
+    """Return the end of a column's bytes and its value; None if the bytes are incomplete."""
+    encoded = data[offset:].translate(_INVERTED_BYTES) if part.descending else data[offset:]
+    if not encoded:
         return None
-    if own[0] != _VALUE_MARKER:
+    if encoded[0] != _VALUE_MARKER:
         return offset + 1, None
     if column.type in (types.STRING, types.BINARY):
-        return _decode_text(column.type, own, offset)
+        return _decode_text(column.type, encoded, offset)
     width = _value_width(column.type)
-    body = own[1 : 1 + width]
+    body = encoded[1 : 1 + width]
     if len(body) < width:
         return None
     return offset + 1 + width, None if column.type in types.FLOATS else _decode_number(column.type, body)
@@ -89,11 +89,12 @@ def _decode_number(type_: Type, body: bytes) -> pa.Array:
     return pa.array([value], plain).cast(arrow)
 
 
-# Row keys back into columns: the inverse of `model.keys.encode_keys`, for whole arrays.
+# Decoding of whole key arrays into columns: the inverse of `keys.encode_keys`.
 #
-# The columns of a key lie one after another, each with its marker. Where a column begins is known for every row at
-# once; a fixed-width one is gathered as a matrix of bytes, a string ends at the next terminator, found by one search
-# for all. A key that no encoder made is told by `bad`, not by an exception: others may write to the table.
+# Each column of a key follows the previous one and begins with its marker. The start of a column is known for all rows
+# at once: a fixed-width column is gathered as a matrix of bytes, and a string ends at the next terminator, found by one
+# search for all rows. A malformed key is reported in a mask, not by an exception, because other programs may write to
+# the table.
 
 
 Mask = npt.NDArray[np.bool_]
@@ -111,32 +112,32 @@ FIELD_WIDTHS = {
     types.FLOAT: 4,
     types.DOUBLE: 8,
 }
-"""Bytes of a value of the types that always take as many."""
+"""Width in bytes of the fixed-width types."""
 
 
 def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
-    """The key columns of every key, and which keys are not well formed (their columns hold anything)."""
+    """Return the key columns of every key, and a mask of malformed keys, whose column values are arbitrary."""
     rows = len(keys)
     offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4).astype(np.int64)
     data = np.frombuffer(keys.buffers()[2], np.uint8) if rows else np.empty(0, np.uint8)
     at, end = offsets[:-1].copy(), offsets[1:]
-    # Bytes behind the last key, so that reading a short key's missing columns stays inside the buffer.
+    # Padding after the last key, so that reading the missing columns of a short key stays inside the buffer.
     data = np.concatenate([data[: int(end[-1]) if rows else 0], np.zeros(40, np.uint8)])
     bad = np.zeros(rows, bool)
     arrays = []
     for part, column in zip(table.key, table.key_columns, strict=True):
-        seen = ~data if part.descending else data
+        encoded = ~data if part.descending else data
         null = 2 if part.nulls_last != part.descending else 0
-        marker = seen[np.minimum(at, len(seen) - 1)]
+        marker = encoded[np.minimum(at, len(encoded) - 1)]
         missing = marker == null
         bad |= (at >= end) | ~(missing | (marker == 1))
         start = at + 1
         if column.type in (types.STRING, types.BINARY):
-            array, at, wrong = _decode_variable(seen, start, end, missing | bad, column.type)
+            array, at, wrong = _decode_variable(encoded, start, end, missing | bad, column.type)
         else:
             width = 16 if types.decimal_digits(column.type) else FIELD_WIDTHS[column.type]
-            safe = np.minimum(start, len(seen) - width)
-            array = _decode_fixed(column.type, seen[safe[:, None] + np.arange(width)], missing | bad)
+            safe = np.minimum(start, len(encoded) - width)
+            array = _decode_fixed(column.type, encoded[safe[:, None] + np.arange(width)], missing | bad)
             at = np.where(missing, start, start + width)
             wrong = at > end
         bad |= wrong & ~missing
@@ -149,32 +150,32 @@ def decode_keys(table: Table, keys: pa.Array) -> tuple[pa.Table, Mask]:
 def _decode_variable(
     data: Bytes, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], missing: Mask, type_name: Type
 ) -> tuple[pa.Array, npt.NDArray[np.int64], Mask]:
-    """Strings from `start` to their terminators. 00 inside a string is 00 FF, so the first 00 00 ends it."""
-    start = np.minimum(start, end)  # a key that ended too early must not reach into the next one
-    # Beyond the last key lies an end that is always too far, for a string without one.
+    """Decode strings from `start` to their terminators. 00 in a string is written 00 FF, so the first 00 00 ends it."""
+    start = np.minimum(start, end)  # a key that ended too early must not read bytes of the next one
+    # The appended end is beyond all keys; it marks a string without a terminator as malformed.
     ends = np.append(np.flatnonzero((data[:-1] == 0) & (data[1:] == 0)), len(data))
-    place = np.searchsorted(ends, start)
-    stop = ends[np.minimum(place, len(ends) - 1)]
+    index = np.searchsorted(ends, start)
+    stop = ends[np.minimum(index, len(ends) - 1)]
     wrong = stop + 2 > end
     stop = np.where(missing | wrong, start, stop)
     cuts = np.empty(2 * len(start), np.int32)
     cuts[0::2], cuts[1::2] = start, np.maximum(stop, start)
-    # Ranges and the gaps between them are one binary array.
-    whole = pa.Array.from_buffers(
+    # The strings and the gaps between them form one binary array.
+    ranges = pa.Array.from_buffers(
         pa.binary(), max(len(cuts) - 1, 0), [None, pa.py_buffer(cuts), pa.py_buffer(np.ascontiguousarray(data))]
     )
-    taken = whole.take(pa.array(np.arange(0, len(cuts), 2)))
-    if pc.any(pc.match_substring(taken, b"\x00\xff")).as_py():
-        taken = pc.replace_substring(taken, pattern=b"\x00\xff", replacement=b"\x00")
+    values = ranges.take(pa.array(np.arange(0, len(cuts), 2)))
+    if pc.any(pc.match_substring(values, b"\x00\xff")).as_py():
+        values = pc.replace_substring(values, pattern=b"\x00\xff", replacement=b"\x00")
     if type_name == types.STRING:
-        taken, invalid = decode_utf8(taken)
+        values, invalid = decode_utf8(values)
         wrong = wrong | invalid
     after = np.where(missing, start, stop + 2)
-    return pc.if_else(pa.array(missing), pa.scalar(None, taken.type), taken), after, wrong
+    return pc.if_else(pa.array(missing), pa.scalar(None, values.type), values), after, wrong
 
 
 def decode_utf8(values: pa.Array) -> tuple[pa.Array, Mask]:
-    """Binary as strings, and which are not UTF-8 (they become empty)."""
+    """Cast binary to strings; also return a mask of values that are not UTF-8, which become empty."""
     try:
         return values.cast(pa.string()), np.zeros(len(values), bool)
     except pa.ArrowInvalid:
@@ -186,7 +187,7 @@ def decode_utf8(values: pa.Array) -> tuple[pa.Array, Mask]:
 
 
 def _decode_fixed(type_name: Type, matrix: Bytes, missing: Mask) -> pa.Array:
-    """A matrix of order-preserving bytes as a column."""
+    """Return a matrix of order-preserving bytes as a column."""
     rows, width = matrix.shape
     matrix = np.ascontiguousarray(matrix)
     arrow = types.arrow(type_name)

@@ -1,8 +1,8 @@
 """The order of encoded keys.
 
-Keys of one length differ in few of their bytes: markers, and the high bytes of numbers, are the same in all of them.
-What differs is taken as one 64-bit number, whose order is theirs, and numbers are sorted five times as fast as bytes.
-Keys that differ in more bytes, or are of different lengths, are compared byte by byte.
+Keys of one length differ in few byte positions: markers and the high bytes of numbers are equal in all of them. If at
+most eight positions differ, these bytes form a 64-bit number with the order of the key, and numbers are sorted five
+times as fast as bytes. Other keys are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ SortableNumbers = np.ndarray[Any, np.dtype[np.uint64]]
 
 _WORD = 8
 _MAX_PYTHON_SORT = 64
-"""Keys that Python sorts sooner than they are looked at."""
+"""Up to this many keys, a Python sort is faster than an analysis of the keys."""
 
 
 def key_order(keys: pa.BinaryArray) -> RowIndices | None:
-    """The places of encoded keys in ascending order, equal ones in any; None if they ascend strictly already."""
+    """Return indices that sort the keys ascending, equal keys in any order; None if they already ascend strictly."""
     return None if is_ascending(keys) else _sort_keys(keys, _key_numbers(keys))
 
 
 def last_occurrences(keys: pa.BinaryArray) -> RowIndices | None:
-    """The places of each key's last occurrence, ascending; None if no key is there twice."""
+    """Return the index of each key's last occurrence, ascending; None if no key occurs twice."""
     if is_ascending(keys):
         return None
     numbers = _key_numbers(keys)
     order = _sort_keys(keys, numbers)
     if numbers is None:
         ordered = keys.take(pa.array(order))
-        new = np.asarray(pc.not_equal(ordered[:-1], ordered[1:]))
+        is_first = np.asarray(pc.not_equal(ordered[:-1], ordered[1:]))
     else:
-        told = numbers[order]
-        new = told[1:] != told[:-1]
-    if new.all():
+        sorted_numbers = numbers[order]
+        is_first = sorted_numbers[1:] != sorted_numbers[:-1]
+    if is_first.all():
         return None
-    last: RowIndices = np.maximum.reduceat(order, np.flatnonzero(np.concatenate([[True], new])))
+    last: RowIndices = np.maximum.reduceat(order, np.flatnonzero(np.concatenate([[True], is_first])))
     return np.sort(last)
 
 
 def has_no_duplicates_fast(keys: pa.BinaryArray) -> bool:
-    """Whether it is seen soon that no key is there twice; if not, that is not known."""
+    """Return True if a fast check shows that no key occurs twice; False means unknown."""
     if is_ascending(keys):
         return True
     numbers = _key_numbers(keys)
@@ -59,12 +59,12 @@ def has_no_duplicates_fast(keys: pa.BinaryArray) -> bool:
 
 
 def is_ascending(keys: pa.BinaryArray) -> bool:
-    """Whether each key is greater than the one before it."""
+    """Return whether each key is greater than its predecessor."""
     if len(keys) < 2:
         return True
     if len(keys) <= _MAX_PYTHON_SORT:
-        names = keys.to_pylist()
-        return all(map(lt, names, names[1:]))
+        values = keys.to_pylist()
+        return all(map(lt, values, values[1:]))
     return bool(pc.all(pc.less(keys[:-1], keys[1:])).as_py())
 
 
@@ -72,13 +72,13 @@ def _sort_keys(keys: pa.BinaryArray, numbers: SortableNumbers | None) -> RowIndi
     if numbers is not None:
         return _sort_numbers(numbers)
     if len(keys) <= _MAX_PYTHON_SORT:
-        names = keys.to_pylist()
-        return np.array(sorted(range(len(names)), key=names.__getitem__))
+        values = keys.to_pylist()
+        return np.array(sorted(range(len(values)), key=values.__getitem__))
     return np.asarray(pc.sort_indices(keys)).astype(np.int64, copy=False)
 
 
 def _sort_numbers(numbers: SortableNumbers) -> RowIndices:
-    """Where number and place fit one word together, the words are sorted: in a quarter of the time of places."""
+    """Sort by value; if number and index fit into one word, sort these words, in a quarter of the time of argsort."""
     bits = np.uint64(len(numbers).bit_length())
     if int(numbers.max()) >> (64 - int(bits)):
         return np.argsort(numbers)
@@ -88,7 +88,7 @@ def _sort_numbers(numbers: SortableNumbers) -> RowIndices:
 
 
 def _key_numbers(keys: pa.BinaryArray) -> SortableNumbers | None:
-    """Numbers in the order of many keys, if these are of one length and differ in eight bytes at most."""
+    """Return numbers in the order of the keys, if the keys have one length and differ in at most eight positions."""
     rows = len(keys)
     if rows <= _MAX_PYTHON_SORT:
         return None
@@ -102,7 +102,7 @@ def _key_numbers(keys: pa.BinaryArray) -> SortableNumbers | None:
     differ = np.flatnonzero(np.bitwise_or.reduce(words ^ words[0], axis=0).view(np.uint8))
     if len(differ) > _WORD:
         return None
-    told = np.zeros((rows, _WORD), np.uint8)
-    for place, byte in enumerate(differ, _WORD - len(differ)):
-        told[:, place] = padded[:, byte]
-    return told.view(">u8").ravel().astype(np.uint64)
+    significant = np.zeros((rows, _WORD), np.uint8)
+    for column, byte in enumerate(differ, _WORD - len(differ)):
+        significant[:, column] = padded[:, byte]
+    return significant.view(">u8").ravel().astype(np.uint64)

@@ -1,19 +1,19 @@
-"""Keys as bytes whose order is the order of the values.
+"""Key encoding: bytes whose order is the order of the values.
 
-A key is its columns' bytes one after another. A column is a marker and, unless it is NULL, its value:
+A key is the bytes of its columns, one after another. A column is a marker and, unless it is NULL, its value:
 
     marker      01 value; NULL is 00 where NULLs come first and 02 where they come last
     integer     big-endian, its type's width, sign bit flipped          boolean      one byte
-    decimal     the same of 16 bytes: the unscaled value at the declared scale
-    date        as a 4-byte integer: days since 1970                    timestamp    as an 8-byte one: microseconds
+    decimal     likewise with 16 bytes: the unscaled value at the declared scale
+    date        a 4-byte integer: days since 1970                       timestamp    an 8-byte one: microseconds
     float       the IEEE bits big-endian; sign bit flipped if positive, all bits if negative; −0.0 is 0.0, one NaN,
                 the greatest
     string      UTF-8 (binary: the bytes), 00 written as 00 FF, ended by 00 00
-    DESC        all bytes of the column inverted, after the marker was chosen so that NULLs land where they belong
+    DESC        all bytes of the column inverted; the marker is chosen before, so that NULLs are sorted as declared
 
-A table without key columns has at most one row, whose key is 00. No column's bytes are a prefix of another value's, so
-a key prefix is a byte prefix and a prefix scan is a range.
-`encode_keys` does whole Arrow columns with numpy, `encode_key` one Python tuple; both give the same bytes.
+A table without key columns has at most one row, whose key is 00. No value's bytes are a prefix of another value's, so a
+key prefix is a byte prefix, and a prefix scan is a range scan. `encode_keys` encodes whole Arrow columns with numpy,
+`encode_key` one Python tuple; both produce the same bytes.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ WIDTHS = {
 
 
 def encode_keys(table: Table, rows: pa.Table) -> pa.BinaryArray:
-    """The key of every row; `rows` needs the table's key columns only."""
+    """Return the key of every row; `rows` needs only the table's key columns."""
     if not table.key:
-        only = table.key_prefix or b"\x00"
-        return _fixed_width_array(np.broadcast_to(np.frombuffer(only, np.uint8), (rows.num_rows, len(only))))
+        key = table.key_prefix or b"\x00"
+        return _fixed_width_array(np.broadcast_to(np.frombuffer(key, np.uint8), (rows.num_rows, len(key))))
     parts = [_encode_column(p, rows.column(p.name)) for p in _key_encoders(table)]
     widths = [part.width for part in parts if part.width is not None]
     if table.key_prefix:
-        begun = pc.binary_join_element_wise(pa.scalar(table.key_prefix), *(p.to_array() for p in parts), b"")
-        return pa.concat_arrays(begun.chunks) if isinstance(begun, pa.ChunkedArray) else begun
+        prefixed = pc.binary_join_element_wise(pa.scalar(table.key_prefix), *(p.to_array() for p in parts), b"")
+        return pa.concat_arrays(prefixed.chunks) if isinstance(prefixed, pa.ChunkedArray) else prefixed
     if len(widths) == len(parts):
         matrices = [part.data.reshape(rows.num_rows, width) for part, width in zip(parts, widths, strict=True)]
         return _fixed_width_array(np.concatenate(matrices, axis=1))
@@ -70,7 +70,7 @@ def encode_keys(table: Table, rows: pa.Table) -> pa.BinaryArray:
 
 
 def encode_key(table: Table, values: Sequence[Any]) -> bytes:
-    """The bytes of one key, or of a prefix of one, given as Python values."""
+    """Return the bytes of one key, or of a prefix of a key, from Python values."""
     parts = _key_encoders(table)
     if len(values) > len(parts):
         raise BadValue(f"The key of {table.name} has {len(parts)} column(s), {len(values)} values were given.")
@@ -79,7 +79,7 @@ def encode_key(table: Table, values: Sequence[Any]) -> bytes:
 
 
 def encode_whole_key(table: Table, values: Sequence[Any]) -> bytes:
-    """The bytes of one key; a prefix is an error."""
+    """Return the bytes of one complete key; a prefix is an error."""
     if len(values) != len(table.key):
         names = ", ".join(part.column for part in table.key)
         raise BadValue(
@@ -90,7 +90,7 @@ def encode_whole_key(table: Table, values: Sequence[Any]) -> bytes:
 
 
 def prefix_range(table: Table, prefix: Sequence[Any]) -> tuple[bytes | None, bytes | None]:
-    """The range `start` ≤ key < `stop` of all keys that begin with these values; None is no bound."""
+    """Return the range `start` ≤ key < `stop` of all keys that begin with these values; None means unbounded."""
     start = encode_key(table, prefix)
     return start or None, successor(start)
 
@@ -98,9 +98,9 @@ def prefix_range(table: Table, prefix: Sequence[Any]) -> tuple[bytes | None, byt
 def key_range(
     table: Table, start: Sequence[Any] | None, stop: Sequence[Any] | None
 ) -> tuple[bytes | None, bytes | None]:
-    """Byte bounds of `start` ≤ key < `stop`, in key order; either may be a key's first columns only, or None.
+    """Return byte bounds of `start` ≤ key < `stop`, in key order. Either may be a prefix of a key, or None.
 
-    A partial `stop` excludes every key that begins with it.
+    A prefix as `stop` excludes every key that begins with it.
     """
     return restrict_to_prefix(
         table,
@@ -110,37 +110,37 @@ def key_range(
 
 
 def restrict_to_prefix(table: Table, start: bytes | None, stop: bytes | None) -> tuple[bytes | None, bytes | None]:
-    """A range of encoded keys, in which a member of a family has its own rows only."""
+    """Restrict a range of encoded keys to the rows of a family member; for other tables, return it unchanged."""
     if not table.key_prefix:
         return start, stop
     return start or table.key_prefix, successor(table.key_prefix) if stop is None else stop
 
 
 def encode_plain_column(table: Table, key_index: int, value: Any) -> bytes:
-    """The bytes of a key column's value, given as `model.scalars` reads it; of None, where NULL stands."""
+    """Return the bytes of a key column's plain value (see `intake.scalars`); None means NULL."""
     return _key_encoders(table)[key_index].encode_plain(value)
 
 
 def plain_encoders(table: Table) -> list[tuple[str, Callable[[Any], bytes]]]:
-    """For each key column its name, and what `plain_key` makes of its value."""
+    """Return for each key column its name and the encoder of its plain values."""
     return [(part.name, part.encode_plain) for part in _key_encoders(table)]
 
 
 def encode_plain_key(table: Table, row: Mapping[str, Any], columns: int | None = None) -> bytes:
-    """The key of a row of plain values, or its first columns."""
+    """Return the key of a row of plain values, or its first `columns` columns."""
     parts = _key_encoders(table)
     return b"".join([part.encode_plain(row[part.name]) for part in parts[:columns]]) or b"\x00"
 
 
 def value_marker(table: Table, key_index: int) -> bytes:
-    """What the bytes of a key column begin with where it is not NULL."""
+    """Return the first byte of a key column that is not NULL."""
     return (
         bytes([_VALUE_MARKER]).translate(_INVERTED_BYTES) if table.key[key_index].descending else bytes([_VALUE_MARKER])
     )
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """The least byte string greater than every one that begins with `prefix`; None if there is none."""
+    """Return the least byte string greater than all that begin with `prefix`; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
@@ -150,7 +150,7 @@ def successor(prefix: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class _KeyColumnEncoder:
-    """One key column, ready to encode."""
+    """The encoder of one key column."""
 
     name: str
     type: Type
@@ -158,12 +158,12 @@ class _KeyColumnEncoder:
     descending: bool
     encode_scalar: Callable[[Any], bytes]
     encode_plain: Callable[[Any], bytes]
-    """Of what `scalar_reader` makes of a value."""
+    """Encodes a plain value, the result of `scalar_reader`."""
 
 
 @dataclass(frozen=True)
 class _EncodedColumn:
-    """One column's bytes: all of one `width`, or ended by `offsets`."""
+    """The bytes of one column: fixed `width`, or variable with `offsets`."""
 
     data: Bytes
     width: int | None
@@ -182,10 +182,10 @@ _encoders: dict[int, tuple[Table, tuple[_KeyColumnEncoder, ...]]] = {}
 
 
 def _key_encoders(table: Table) -> tuple[_KeyColumnEncoder, ...]:
-    # By identity: hashing a Table hashes all its columns, which would cost more than a point get.
-    known = _encoders.get(id(table))
-    if known is not None and known[0] is table:
-        return known[1]
+    # Cached by identity: hashing a Table hashes all its columns, which would cost more than a point get.
+    cached = _encoders.get(id(table))
+    if cached is not None and cached[0] is table:
+        return cached[1]
     if len(_encoders) > 10_000:
         _encoders.clear()
     parts = tuple(
@@ -197,30 +197,30 @@ def _key_encoders(table: Table) -> tuple[_KeyColumnEncoder, ...]:
 
 
 def _make_key_encoder(table: Table, key_part: KeyPart, name: str, type_name: Type) -> _KeyColumnEncoder:
-    # The marker is chosen before inversion: inverted, 00 comes after 01.
+    # The marker is chosen before the inversion: inverted, 00 sorts after 01.
     null = b"\x02" if key_part.nulls_last != key_part.descending else b"\x00"
     if key_part.descending:
         null = null.translate(_INVERTED_BYTES)
     pack = _scalar_packer(type_name)
     read = scalar_reader(table.name, name, type_name)
 
-    def scalar(value: Any) -> bytes:
+    def encode(value: Any) -> bytes:
         return null if value is None else pack(read(value))
 
-    def inverted(value: Any) -> bytes:
+    def encode_inverted(value: Any) -> bytes:
         return null if value is None else pack(read(value)).translate(_INVERTED_BYTES)
 
-    def plain(value: Any) -> bytes:
-        found = null if value is None else pack(value)
-        return found.translate(_INVERTED_BYTES) if key_part.descending and value is not None else found
+    def encode_plain(value: Any) -> bytes:
+        encoded = null if value is None else pack(value)
+        return encoded.translate(_INVERTED_BYTES) if key_part.descending and value is not None else encoded
 
     return _KeyColumnEncoder(
-        name, type_name, null, key_part.descending, inverted if key_part.descending else scalar, plain
+        name, type_name, null, key_part.descending, encode_inverted if key_part.descending else encode, encode_plain
     )
 
 
 def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:
-    """From the plain value of `scalar_reader` to marker and bytes."""
+    """Return the function from a plain value of `scalar_reader` to marker and bytes."""
     if type_name in WIDTHS:
         width = WIDTHS[type_name]
         if type_name == types.BOOLEAN:
@@ -236,7 +236,7 @@ def _scalar_packer(type_name: Type) -> Callable[[Any], bytes]:
 
 
 def _integer_packer(width: int) -> Callable[[int], bytes]:
-    # One integer holds the marker and the sign flip: 01 followed by `value + 2^(bits-1)`.
+    # One integer holds the marker and the flipped sign bit: 01 followed by `value + 2^(bits-1)`.
     bias = (_VALUE_MARKER << (8 * width)) + (1 << (8 * width - 1))
     size = width + 1
     return lambda value: (value + bias).to_bytes(size, "big")
@@ -265,7 +265,7 @@ def _encode_column(encoder: _KeyColumnEncoder, column: pa.ChunkedArray | pa.Arra
     else:
         encoded = _encode_fixed(_order_preserving_bytes(encoder.type, array), missing, encoder.null_marker)
     if encoder.descending:
-        # The NULL marker in `part.null` is inverted already.
+        # `null_marker` is inverted already.
         data = ~encoded.data
         if missing is not None and encoded.offsets is not None:
             data[encoded.offsets[:-1][missing]] = encoder.null_marker[0]
@@ -281,9 +281,9 @@ def _encode_fixed(values: Bytes, missing: np.ndarray[Any, Any] | None, null: byt
     if missing is None:
         return _EncodedColumn(matrix.ravel(), width + 1, None)
     matrix[missing, 0] = null[0]
-    kept = np.ones((rows, width + 1), bool)
-    kept[missing, 1:] = False
-    return _EncodedColumn(matrix[kept], None, _offsets_of(np.where(missing, 1, width + 1)))
+    keep = np.ones((rows, width + 1), bool)
+    keep[missing, 1:] = False
+    return _EncodedColumn(matrix[keep], None, _offsets_of(np.where(missing, 1, width + 1)))
 
 
 def _encode_variable(array: pa.Array, missing: np.ndarray[Any, Any] | None, null: bytes) -> _EncodedColumn:
@@ -297,18 +297,18 @@ def _encode_variable(array: pa.Array, missing: np.ndarray[Any, Any] | None, null
     data, offsets = value_bytes(framed), offsets - offsets[0]
     if missing is None:
         return _EncodedColumn(data, None, offsets)
-    # A NULL was framed as 01 00 00: keep its first byte and make it the marker.
+    # A NULL was framed as 01 00 00: keep its first byte and replace it by the marker.
     data = data.copy()
     starts = offsets[:-1][missing]
     data[starts] = null[0]
-    kept = np.ones(len(data), bool)
-    kept[starts + 1] = False
-    kept[starts + 2] = False
-    return _EncodedColumn(data[kept], None, _offsets_of(np.where(missing, 1, np.diff(offsets))))
+    keep = np.ones(len(data), bool)
+    keep[starts + 1] = False
+    keep[starts + 2] = False
+    return _EncodedColumn(data[keep], None, _offsets_of(np.where(missing, 1, np.diff(offsets))))
 
 
 def value_bytes(array: pa.Array) -> Bytes:
-    """The bytes of a binary or string array's values, without their neighbours in the buffer."""
+    """Return the bytes of a binary or string array's values, without other bytes of the buffer."""
     data = array.buffers()[2]
     if not len(array) or data is None:
         return np.empty(0, np.uint8)
@@ -317,7 +317,7 @@ def value_bytes(array: pa.Array) -> Bytes:
 
 
 def _order_preserving_bytes(type_name: Type, array: pa.Array) -> Bytes:
-    """An (n, width) matrix of order-preserving bytes; what a NULL holds does not matter."""
+    """Return an (n, width) matrix of order-preserving bytes; the rows of NULLs are arbitrary."""
     rows = len(array)
     if type_name == types.BOOLEAN:
         return np.asarray(pc.fill_null(array, False).cast(pa.uint8())).reshape(rows, 1)

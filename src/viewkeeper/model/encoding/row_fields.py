@@ -1,4 +1,4 @@
-"""One value of a stored row as Python's own: decimals, dates and times, which lie there as integers (`codec`)."""
+"""Conversion of single fields of an encoded row to Python values: decimals, dates and times are stored as integers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from viewkeeper.model.types import Kind, Type
 
 _DECIMAL_CONTEXT = Context(prec=40)
 _DAY = 86_400_000_000
-"""Microseconds."""
+"""Microseconds of a day."""
 
 
 def value_reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any] | None:
-    """What makes the value that a user gets of a slot; None if that is what `struct` gives."""
+    """Return the function from a field as `struct` unpacks it to the user's value; None if both are equal."""
     if digits := types.decimal_digits(type_name):
         return partial(_read_decimal if digits[0] <= 18 else _read_wide_decimal, digits[1])
     if type_name in _TIME_READERS:
@@ -28,7 +28,7 @@ def value_reader(table: str, column: str, type_name: Type) -> Callable[[Any], An
 
 
 def value_widener(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
-    """What makes a value of a column's type of one that a user would have got of its type before."""
+    """Return the function from a user's value of the narrower type to one of the wider type; None if both are equal."""
     if type_.kind is Kind.DECIMAL and narrow.scale < type_.scale:
         unit = Decimal(1).scaleb(-type_.scale)
         return lambda value: value.quantize(unit, context=_DECIMAL_CONTEXT)
@@ -39,7 +39,7 @@ def value_widener(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
 
 
 def plain_value_widener(narrow: Type, type_: Type) -> Callable[[Any], Any] | None:
-    """The same for values as `model.scalars` has them."""
+    """Return the same conversion as `value_widener` for plain values (see `intake.scalars`)."""
     if type_.kind is Kind.DECIMAL and narrow.scale < type_.scale:
         factor = 10 ** (type_.scale - narrow.scale)
         return lambda unscaled: unscaled * factor
@@ -49,12 +49,12 @@ def plain_value_widener(narrow: Type, type_: Type) -> Callable[[Any], Any] | Non
 
 
 def read_unscaled(unscaled: bytes) -> int:
-    """The unscaled value of a decimal that takes 16 bytes."""
+    """Return the unscaled value of a 16-byte decimal."""
     return int.from_bytes(unscaled, "little", signed=True)
 
 
 def to_decimal(unscaled: int, scale: int) -> Decimal:
-    """With all of its digits: Python's own context keeps 28."""
+    """Return the decimal with all of its digits; Python's default context keeps only 28."""
     return Decimal(unscaled).scaleb(-scale, _DECIMAL_CONTEXT)
 
 

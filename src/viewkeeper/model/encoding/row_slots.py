@@ -1,6 +1,6 @@
-"""Some columns of a row as they lie in its bytes (`codec`): numbers, and bytes of what is longer.
+"""Reading a few columns of an encoded row (`rows`) without full decoding: numbers, and the bytes of longer values.
 
-For who looks at few columns of few rows, and needs them for nothing but to add up, compare, and tell apart.
+For readers of few columns and few rows that only add, compare and distinguish values.
 """
 
 from __future__ import annotations
@@ -21,65 +21,67 @@ class OlderRowLayout(Exception):
 
 
 class RowFieldReader:
-    """Reads these columns of a table's rows: `places` says where each is put. `unpack` gives what lies in the slots, a
-    string as the place where it ends, and first of all what a row begins with: `clean`, if none of its columns is NULL,
-    and all of the table's are there."""
+    """Reads selected columns of a table's rows. `positions` maps each column to its index in the values.
+
+    `unpack` returns the raw field slots, where a string is its end offset. The first value is the row's header, which
+    equals `header_without_nulls` if the row has all columns of the table and no column is NULL.
+    """
 
     def __init__(self, table: Table, names: Sequence[str]) -> None:
         layout = row_layout(table, len(table.physical_columns))
-        wanted = {layout.names.index(name) for name in names}
+        selected = {layout.names.index(name) for name in names}
         bitmap = (len(layout.names) + 7) // 8
-        form = f"<{3 + bitmap}s"
+        format_string = f"<{3 + bitmap}s"
         slots: dict[int, int] = {}
         for at, code in enumerate(layout.format_codes):
-            if at in wanted or layout.variable[at]:
+            if at in selected or layout.variable[at]:
                 slots[at] = len(slots) + 1
-                form += code
+                format_string += code
             else:
-                form += f"{struct.calcsize('<' + code)}x"
-        self.unpack: Callable[[bytes], FieldValues] = struct.Struct(form).unpack_from
-        self.positions = {layout.names[at]: place for at, place in slots.items()}
+                format_string += f"{struct.calcsize('<' + code)}x"
+        self.unpack: Callable[[bytes], FieldValues] = struct.Struct(format_string).unpack_from
+        self.positions = {layout.names[at]: index for at, index in slots.items()}
         self._header = struct.pack("<BH", VERSION, len(layout.names))
         self.header_without_nulls = self._header + bytes(bitmap)
         self._width, self._positions_by_column = layout.width, slots
-        ends = [place for at, place in slots.items() if layout.variable[at]]
+        ends = [index for at, index in slots.items() if layout.variable[at]]
         self._string_starts = dict(zip(ends, [0, *ends], strict=False))
-        """By the place where one ends, that where it begins: where the one before ends; 0 for the first."""
+        """By the index of a string: the index of the preceding string, at whose end it begins; 0 for the first."""
 
     def read(self, row: bytes) -> FieldValues:
-        """The columns, NULL as None. OtherColumns if the row lacks one of the table's."""
+        """Return the columns, NULL as None. Raise OlderRowLayout if the row lacks a column of the table."""
         if row[:3] != self._header:
             raise OlderRowLayout
-        begun, *found = self.unpack(row)
-        ends, slots = [0, *found], [0, *found]
+        header, *fields = self.unpack(row)
+        ends, slots = [0, *fields], [0, *fields]
         for end, start in self._string_starts.items():
             slots[end] = row[self._width + ends[start] : self._width + ends[end]]
-        if begun != self.header_without_nulls:
-            nulls = int.from_bytes(begun[3:], "little")
-            for at, place in self._positions_by_column.items():
+        if header != self.header_without_nulls:
+            nulls = int.from_bytes(header[3:], "little")
+            for at, index in self._positions_by_column.items():
                 if nulls >> at & 1:
-                    slots[place] = None
+                    slots[index] = None
         return slots
 
     def column_getter(self, name: str) -> Callable[[bytes, FieldValues], Any]:
-        """What gives a column of a row that begins clean, which was unpacked."""
-        place, width = self.positions[name], self._width
-        if place not in self._string_starts:
-            return lambda row, slots: slots[place]
-        start = self._string_starts[place]
+        """Return the function that reads a column from a row without NULLs and its unpacked slots."""
+        index, width = self.positions[name], self._width
+        if index not in self._string_starts:
+            return lambda row, slots: slots[index]
+        start = self._string_starts[index]
         if not start:
-            return lambda row, slots: row[width : width + slots[place]]
-        return lambda row, slots: row[width + slots[start] : width + slots[place]]
+            return lambda row, slots: row[width : width + slots[index]]
+        return lambda row, slots: row[width + slots[start] : width + slots[index]]
 
 
 def to_plain_value(type_: Type, field: Any) -> Any:
-    """What lies in a slot, as `model.scalars` has it."""
+    """Convert a field's raw value to a plain value (see `intake.scalars`)."""
     if type_ == STRING:
         return None if field is None else field.decode()
     return int.from_bytes(field, "little", signed=True) if is_wide(type_) and field is not None else field
 
 
 def is_wide(type_: Type) -> bool:
-    """Whether a type's numbers are 16 bytes."""
+    """Return whether the type's values are 16-byte numbers."""
     digits = decimal_digits(type_)
     return digits is not None and digits[0] > 18

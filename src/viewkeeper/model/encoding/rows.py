@@ -1,17 +1,17 @@
-"""Rows as bytes. A stored value holds every stored column, the key's too, so a scan decodes values only.
+"""Row encoding. An encoded row holds every stored column, including the key's, so a scan decodes only values.
 
     01                  format version (u8)
-    columns             how many columns this row was written with (u16)
+    columns             number of columns with which this row was written (u16)
     nulls               one bit a column, set if NULL
-    fixed               one slot a column, in order, packed: integers, floats, dates, timestamps little-endian;
+    fixed               one field slot a column, in order, packed: integers, floats, dates, timestamps little-endian;
                         a decimal's unscaled value, 8 bytes up to 18 digits, else 16; for a string or binary
                         the u32 end of its bytes, counted from the start of `variable`
     variable            the bytes of the strings and binaries, one after another
 
-Every slot has one place for all rows with the same number of columns, so a column is one numpy gather, and the variable
-section is an Arrow binary array waiting for its offsets. A row that was written before a column was added has fewer
-columns: the missing ones have the column's initial value, or are NULL. A dropped column keeps its slot, which is passed
-over. NULL slots are zero, so equal rows written to the same columns are equal bytes.
+A field slot has the same offset in all rows with the same number of columns, so decoding a column is one numpy gather,
+and the variable section is an Arrow binary array that only lacks offsets. A row that was written before a column was
+added has fewer columns: the missing ones have the column's initial value, or are NULL. A dropped column keeps its slot,
+which is skipped. The slots of NULLs are zero, so equal rows written with the same columns have equal bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FIELD_SLOTS = {
     types.BINARY: ("<u4", "I"),
 }
 _MIN_ROW_BYTES = 4
-"""Bytes of a row: version, count, and one of the bitmap at least."""
+"""Minimum size of a row: version, column count, and one byte of the null bits."""
 
 
 class NewerRowLayout(CorruptState):
@@ -62,7 +62,7 @@ class NewerRowLayout(CorruptState):
 
 
 def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
-    """The value of every row; `rows` has the table's stored columns, of its types."""
+    """Return the encoded rows; `rows` has the table's stored columns, with its types."""
     layout = row_layout(table, len(table.physical_columns))
     fixed = np.zeros(rows.num_rows, layout.dtype)
     fixed["version"] = VERSION
@@ -98,13 +98,13 @@ def encode_rows(table: Table, rows: pa.Table) -> pa.BinaryArray:
 
 
 def decode_rows(table: Table, values: pa.BinaryArray, columns: Sequence[str] | None = None) -> pa.Table:
-    """The asked columns (all stored ones by default) of every value, in `Table.arrow`'s types."""
-    wanted = list(columns) if columns is not None else table.arrow.names
-    schema = pa.schema([table.arrow.field(name) for name in wanted])
+    """Return the requested columns (by default all stored ones) of every encoded row, in `Table.arrow`'s types."""
+    names = list(columns) if columns is not None else table.arrow.names
+    schema = pa.schema([table.arrow.field(name) for name in names])
     rows = len(values)
     if not rows:
         return schema.empty_table()
-    if not wanted:  # a table without columns that still knows its rows, for `count(*)`
+    if not names:  # a table without columns still has a number of rows, which `count(*)` needs
         return pa.table({"": pa.nulls(rows)}).select([])
     starts = np.frombuffer(values.buffers()[1], np.int32, rows + 1, values.offset * 4)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
@@ -116,20 +116,20 @@ def decode_rows(table: Table, values: pa.BinaryArray, columns: Sequence[str] | N
         raise CorruptState(f"A row of {table.name} has an unknown format.")
     written = int(counts[0])
     if (counts == written).all():
-        return _decode_uniform(table, written, data, starts, wanted, schema)
-    # Rows from before and after a column was added: each kind by itself, then back into their order.
-    places, pieces = [], []
+        return _decode_uniform(table, written, data, starts, names, schema)
+    # Rows from before and after a column was added: decode each layout separately, then restore the order.
+    indices, pieces = [], []
     for written in np.unique(counts):
-        place = np.flatnonzero(counts == written)
-        places.append(place)
-        alike = values.take(pa.array(place))
-        pieces.append(decode_rows(table, alike, wanted))
-    order = np.argsort(np.concatenate(places))
+        selected = np.flatnonzero(counts == written)
+        indices.append(selected)
+        uniform = values.take(pa.array(selected))
+        pieces.append(decode_rows(table, uniform, names))
+    order = np.argsort(np.concatenate(indices))
     return pa.concat_tables(pieces).take(pa.array(order)).combine_chunks()
 
 
 def decode_row(table: Table, value: bytes) -> dict[str, Any]:
-    """One row as Python values of the *outside* types."""
+    """Return one row as Python values of the external types."""
     try:
         return _decode(table, value)
     except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
@@ -162,12 +162,12 @@ def _decode(table: Table, value: bytes, plain: bool = False) -> dict[str, Any]:
 
 
 def decode_plain_row(table: Table, value: bytes) -> dict[str, Any]:
-    """One row as the plain values of `model.scalars`: dates, times and decimals are integers."""
+    """Return one row as plain values (see `intake.scalars`): dates, times and decimals are integers."""
     return _decode(table, value, plain=True)
 
 
 def encode_plain_row(table: Table, row: Mapping[str, Any]) -> bytes:
-    """One row of plain values, as `encode_rows` writes it."""
+    """Encode one row of plain values, with the same bytes as `encode_rows`."""
     layout = row_layout(table, len(table.physical_columns))
     nulls, end, slots, variable = 0, 0, [], []
     for at, name in enumerate(layout.names):
@@ -194,8 +194,8 @@ _NULL_FIELDS = {"16s": bytes(16)}
 
 @dataclass(frozen=True)
 class InitialValue:
-    """What rows show of a column that was added after they were written: for users, as `model.scalars` has it, and as
-    an Arrow scalar of the column's type inside."""
+    """The value of a column in rows that were written before it was added: for users, as a plain value (see
+    `intake.scalars`), and as an Arrow scalar of the internal type."""
 
     value: Any
     plain: Any
@@ -203,20 +203,20 @@ class InitialValue:
 
 
 def initial_value(table: Table, name: str) -> InitialValue | None:
-    """None if such rows show NULL."""
-    word = table.initial_by_column.get(name)
-    if word is None:
+    """Return the initial value of a column, or None if older rows show NULL."""
+    text = table.initial_by_column.get(name)
+    if text is None:
         return None
     column = replace(table.by_name[name.lower()], internal_alias="", default=None)
-    array = column_values(table.name, column, [parse_value(table.name, name, column.type, word)])
-    alone = Table(table.id, table.name, (column,), ())
-    row = encode_rows(alone, pa.table([array], schema=alone.arrow))[0].as_py()
-    return InitialValue(decode_row(alone, row)[name], decode_plain_row(alone, row)[name], array[0])
+    array = column_values(table.name, column, [parse_value(table.name, name, column.type, text)])
+    single = Table(table.id, table.name, (column,), ())
+    row = encode_rows(single, pa.table([array], schema=single.arrow))[0].as_py()
+    return InitialValue(decode_row(single, row)[name], decode_plain_row(single, row)[name], array[0])
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where the slots of a table's first columns are."""
+    """The field slots of a row with a given number of columns."""
 
     names: tuple[str, ...]
     types: tuple[Type, ...]
@@ -224,13 +224,13 @@ class RowLayout:
     dtype: np.dtype[Any]
     width: int
     added_columns: tuple[tuple[str, InitialValue | None], ...]
-    """Columns that were added after rows of this layout were written, with what these rows show; None: NULL."""
+    """Columns added after rows of this layout were written, with their initial values; None means NULL."""
     dropped: frozenset[str]
     """Names in `names` that stand for dropped columns."""
     packer: struct.Struct
     format_codes: tuple[str, ...]
     plain_readers: tuple[tuple[str, Callable[[Any], Any]], ...]
-    """For values as `model.scalars` has them."""
+    """Converters to plain values (see `intake.scalars`)."""
     readers: tuple[tuple[str, Callable[[Any], Any]], ...]
     variable_readers: tuple[tuple[str, Callable[[bytes], Any]], ...]
 
@@ -239,11 +239,11 @@ _layouts: dict[tuple[int, int], tuple[Table, RowLayout]] = {}
 
 
 def row_layout(table: Table, column_count: int) -> RowLayout:
-    """Where the slots of rows lie that were written with so many columns."""
-    # By identity: hashing a Table hashes all its columns, which would cost more than a point get.
-    known = _layouts.get((id(table), column_count))
-    if known is not None and known[0] is table:
-        return known[1]
+    """Return the layout of rows that were written with `column_count` columns."""
+    # Cached by identity: hashing a Table hashes all its columns, which would cost more than a point get.
+    cached = _layouts.get((id(table), column_count))
+    if cached is not None and cached[0] is table:
+        return cached[1]
     if len(_layouts) > 10_000:
         _layouts.clear()
     layout = _make_layout(table, column_count)
@@ -252,12 +252,12 @@ def row_layout(table: Table, column_count: int) -> RowLayout:
 
 
 def _make_layout(table: Table, column_count: int) -> RowLayout:
-    gone = {at: replace(column, name=f"\0{at}") for at, column in table.dropped_columns}
-    places = [gone.get(at, column) for at, column in enumerate(table.physical_columns)]
-    if not 0 < column_count <= len(places):
-        raise NewerRowLayout(f"A row of {table.name} has {column_count} columns, the table {len(places)}.")
+    dropped = {at: replace(column, name=f"\0{at}") for at, column in table.dropped_columns}
+    physical = [dropped.get(at, column) for at, column in enumerate(table.physical_columns)]
+    if not 0 < column_count <= len(physical):
+        raise NewerRowLayout(f"A row of {table.name} has {column_count} columns, the table {len(physical)}.")
     columns = [
-        replace(c, type=t) for c, t in zip(places[:column_count], table.column_types_at(column_count), strict=True)
+        replace(c, type=t) for c, t in zip(physical[:column_count], table.column_types_at(column_count), strict=True)
     ]
     bitmap = (column_count + 7) // 8
     kinds = [_field_slot(c.type) for c in columns]
@@ -265,18 +265,18 @@ def _make_layout(table: Table, column_count: int) -> RowLayout:
         [("version", "u1"), ("columns", "<u2"), ("nulls", "u1", (bitmap,))]
         + [(f"c{at}", kind) for at, (kind, _) in enumerate(kinds)]
     )
-    form = struct.Struct(f"<BH{bitmap}s" + "".join(code for _, code in kinds))
-    if form.size != slots.itemsize:
-        raise Defect(f"The layout of {table.name} has {form.size} bytes to struct and {slots.itemsize} to numpy.")
+    packer = struct.Struct(f"<BH{bitmap}s" + "".join(code for _, code in kinds))
+    if packer.size != slots.itemsize:
+        raise Defect(f"The layout of {table.name} has {packer.size} bytes to struct and {slots.itemsize} to numpy.")
     variable = tuple(c.type in (types.STRING, types.BINARY) for c in columns)
-    made = [(c.name, value_reader(table.name, c.name, c.type)) for c in columns]
-    plain: list[tuple[str, Callable[[Any], Any] | None]] = [
+    readers = [(c.name, value_reader(table.name, c.name, c.type)) for c in columns]
+    plain_readers: list[tuple[str, Callable[[Any], Any] | None]] = [
         (c.name, read_unscaled) for c, (_, code) in zip(columns, kinds, strict=True) if code == "16s"
     ]
-    for now, then in zip(places, columns, strict=False):
-        if now.type != then.type:
-            made.append((now.name, value_widener(then.type, now.type)))
-            plain.append((now.name, plain_value_widener(then.type, now.type)))
+    for current, written in zip(physical, columns, strict=False):
+        if current.type != written.type:
+            readers.append((current.name, value_widener(written.type, current.type)))
+            plain_readers.append((current.name, plain_value_widener(written.type, current.type)))
     return RowLayout(
         names=tuple(c.name for c in columns),
         types=tuple(c.type for c in columns),
@@ -285,14 +285,14 @@ def _make_layout(table: Table, column_count: int) -> RowLayout:
         width=slots.itemsize,
         added_columns=tuple(
             (c.name, initial_value(table, c.name))
-            for at, c in enumerate(places)
-            if at >= column_count and at not in gone
+            for at, c in enumerate(physical)
+            if at >= column_count and at not in dropped
         ),
-        dropped=frozenset(c.name for at, c in gone.items() if at < column_count),
-        packer=form,
+        dropped=frozenset(c.name for at, c in dropped.items() if at < column_count),
+        packer=packer,
         format_codes=tuple(code for _, code in kinds),
-        plain_readers=tuple((name, make) for name, make in plain if make is not None),
-        readers=tuple((name, make) for name, make in made if make is not None),
+        plain_readers=tuple((name, read) for name, read in plain_readers if read is not None),
+        readers=tuple((name, read) for name, read in readers if read is not None),
         variable_readers=tuple(
             (c.name, bytes.decode if c.type == types.STRING else bytes) for c in columns if is_variable(c.type)
         ),
@@ -310,7 +310,7 @@ def _field_slot(type_name: Type) -> tuple[str, str]:
 
 
 def _field_values(type_name: Type, array: pa.Array, dtype: np.dtype[Any]) -> Array:
-    """A fixed-width column's values as its slots hold them; what a NULL holds does not matter."""
+    """Return a fixed-width column's values in the form of its slots; the values of NULLs are arbitrary."""
     rows = len(array)
     if type_name == types.BOOLEAN:
         return np.asarray(pc.fill_null(array, False).cast(pa.uint8()))
@@ -321,13 +321,13 @@ def _field_values(type_name: Type, array: pa.Array, dtype: np.dtype[Any]) -> Arr
     return np.frombuffer(array.buffers()[1], dtype, rows, array.offset * dtype.itemsize)
 
 
-# -- decoding many ----------------------------------------------------------------------------------------------------
+# -- decoding columns -------------------------------------------------------------------------------------------------
 
 
 def _decode_uniform(
     table: Table, column_count: int, data: Array, starts: Array, columns: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
-    """Rows of one layout, lying one after another in `data` from `starts[i]` to `starts[i + 1]`."""
+    """Decode rows of one layout; row i is `data[starts[i]:starts[i + 1]]`."""
     layout = row_layout(table, column_count)
     rows = len(starts) - 1
     if int(np.diff(starts).min()) < layout.width:
@@ -335,7 +335,7 @@ def _decode_uniform(
     if int(starts[-1]) - int(starts[0]) == rows * layout.width:
         fixed = np.frombuffer(data, layout.dtype, rows, int(starts[0]))
     else:
-        # One record at every byte of the buffer, of which those at the row starts are copied out.
+        # A strided view with one record at every byte of the buffer, of which the row starts are copied.
         everywhere = np.ndarray((int(starts[-1]) - layout.width + 1,), f"V{layout.width}", data, 0, (1,))
         fixed = everywhere[starts[:-1]].view(layout.dtype)
     nulls = fixed["nulls"]
@@ -356,14 +356,14 @@ def _decode_uniform(
         if layout.variable[at]:
             arrays.append(variable.decode_column(at, field.type, valid))
         else:
-            lies = types.arrow(layout.types[at])
-            array = _fixed_column(layout.types[at], fixed[f"c{at}"], lies, valid)
-            arrays.append(array if lies == field.type else _cast_column(table, array, field))
+            stored_type = types.arrow(layout.types[at])
+            array = _fixed_column(layout.types[at], fixed[f"c{at}"], stored_type, valid)
+            arrays.append(array if stored_type == field.type else _cast_column(table, array, field))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _cast_column(table: Table, array: pa.Array, field: pa.Field) -> pa.Array:
-    """A column that was written with another type than it has here."""
+    """Cast a column that was written with an earlier type."""
     try:
         return array.cast(field.type)
     except pa.ArrowInvalid:
@@ -382,6 +382,6 @@ def _fixed_column(type_name: Type, field_values: Array, arrow: pa.DataType, vali
         values[:, 1] = values[:, 0] >> 63
     else:
         values = np.ascontiguousarray(field_values)
-        if not values.flags.aligned:  # a single row is contiguous where it lies
+        if not values.flags.aligned:  # a single row is contiguous, but not aligned
             values = values.copy()
     return pa.Array.from_buffers(arrow, rows, [valid, pa.py_buffer(values)])

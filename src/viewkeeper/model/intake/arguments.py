@@ -1,6 +1,6 @@
-"""What callers give: each kind of argument is looked at here, and a wrong one is a BadValue that says what to give.
+"""Checks of the arguments of public calls. A wrong argument raises a BadValue that says what to pass.
 
-A truth value is no number, NaN is no time, and a number is no name: Python would let them pass and fail elsewhere.
+A boolean is not a number, NaN is not a time, and a number is not a name: Python would accept them and fail elsewhere.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ from viewkeeper.errors import BadValue
 
 
 def check_text(value: Any, what: str, hint: str) -> str:
-    """A text: a name, a statement."""
+    """Check a text, such as a name or a statement."""
     if not isinstance(value, str):
         raise BadValue(f"{what} is a text, not {shorten(value)}.", hint=hint)
     return value
 
 
 def check_texts(value: Any, what: str, hint: str) -> Mapping[str, str]:
-    """Texts by name."""
+    """Check a mapping from names to texts."""
     if not isinstance(value, Mapping):
         raise BadValue(f"{what} are a dict, not {shorten(value)}.", hint=hint)
-    for name, one in value.items():
+    for name, text in value.items():
         check_text(name, f"A name of {what.lower()}", hint)
-        check_text(one, f"{name}", hint)
+        check_text(text, f"{name}", hint)
     return value
 
 
 def check_names(value: Any, what: str, hint: str) -> list[str]:
-    """A list of texts."""
+    """Check a list of texts."""
     if not isinstance(value, (list, tuple, set, frozenset)):
         raise BadValue(f"{what} are a list of names, not {shorten(value)}.", hint=hint)
-    return [check_text(one, f"One of the {what.lower()}", hint) for one in value]
+    return [check_text(name, f"One of the {what.lower()}", hint) for name in value]
 
 
 def check_seconds(value: Any, what: str, *, positive: bool = False) -> float:
-    """A time, 0 or more; `positive`: more than 0. Infinity is as long as a thread can wait."""
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-    if not known or value < 0 or (positive and value == 0):
-        least = "more than 0" if positive else "0 or more"
-        raise BadValue(f"{what} is {shorten(value)}.", hint=f"Give a number of seconds, {least}.")
+    """Check a time of 0 or more seconds, or more than 0 if `positive`. Infinity becomes the longest possible wait."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if not is_number or value < 0 or (positive and value == 0):
+        bound = "more than 0" if positive else "0 or more"
+        raise BadValue(f"{what} is {shorten(value)}.", hint=f"Give a number of seconds, {bound}.")
     return min(float(value), threading.TIMEOUT_MAX)
 
 
 def check_whole_number(value: Any, what: str, minimum: int) -> int:
-    """A whole number, also one of numpy's."""
-    known = not isinstance(value, bool) and hasattr(value, "__index__")
-    if not known or int(value) < minimum:
+    """Check a whole number, including numpy's."""
+    is_whole = not isinstance(value, bool) and hasattr(value, "__index__")
+    if not is_whole or int(value) < minimum:
         raise BadValue(f"{what} is {shorten(value)}.", hint=f"Give a whole number, {minimum} or more.")
     return int(value)
 
 
 def check_choice(value: Any, what: str, choices: Sequence[str]) -> str:
-    """One of some words."""
+    """Check that a value is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise BadValue(f"There is no {what} {shorten(value)}.", hint=f"Known: {', '.join(choices)}.")
     return value
 
 
 def shorten(value: Any) -> str:
-    """A value as a message shows it."""
-    written = repr(value)
-    return written if len(written) <= 60 else written[:57] + "..."
+    """Return the representation of a value for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,7 +1,7 @@
-"""One column of what a user gave, made into a column of the table's own type, or refused.
+"""Conversion of one column of user data to the column's type. A value that does not fit is an error.
 
-Values come as a Python list or as Arrow data; both end in the type that the column has inside (`types.arrow`). Nothing
-is rounded, cut or wrapped on the way: what does not fit is an error that names the first row that does not.
+Values come as a Python list or as Arrow data; the result has the column's internal type (`types.arrow`). Nothing is
+rounded, truncated or wrapped: a value that does not fit raises an error with the number of the first such row.
 
     column type         Python values                 Arrow types
     BOOLEAN             bool                          bool
@@ -14,8 +14,8 @@ is rounded, cut or wrapped on the way: what does not fit is an error that names 
     TIMESTAMP           datetime, ISO text            timestamps, ISO text; without a zone they are in UTC
     TIMESTAMP_NTZ       datetime, ISO text, no zone   timestamps without a zone, ISO text
 
-A Python number for a FLOAT column is the one thing that is rounded: Python has no 32-bit floats to write it exactly.
-A float is never a decimal: it would bring digits that nobody wrote.
+The only exception is a Python number for a FLOAT column, which is rounded, because Python has no 32-bit floats. A float
+is never accepted as a decimal: the conversion would add digits that the user did not write.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from viewkeeper.model.schema import Column
 from viewkeeper.model.types import Family, Type
 
 Values = Any
-"""A Python list or a pyarrow ChunkedArray; both have a length and slices."""
+"""A Python list or a pyarrow ChunkedArray; both have a length and support slices."""
 
 
 class _ValueMismatch(Exception):
-    """Some value does not fit; which one is found by looking at slices."""
+    """A value does not fit; a search over slices finds the first one."""
 
 
 class _TypeMismatch(Exception):
-    """The Arrow type does not fit, whatever the values."""
+    """The Arrow type does not fit, whatever the values are."""
 
 
 def column_values(table: str, column: Column, values: Values) -> pa.Array:
-    """The values as one array of the column's inside type, or BadValue naming the first row that does not fit."""
+    """Return the values as one array of the internal type; raise BadValue for the first row that does not fit."""
     try:
         array = _convert(column.type, values)
     except _TypeMismatch:
@@ -71,7 +71,7 @@ def column_values(table: str, column: Column, values: Values) -> pa.Array:
 
 
 def accepted_values(type_: Type) -> str:
-    """What a column of this type takes, as the end of a sentence."""
+    """Return what a column of this type accepts, as the end of a sentence."""
     if digits := types.decimal_digits(type_):
         precision, scale = digits
         return f"text, an int or a Decimal with at most {precision - scale} digits before and {scale} after the point."
@@ -104,7 +104,7 @@ _CONVERSION_ERRORS = (_ValueMismatch, pa.ArrowException, OverflowError, ValueErr
 
 
 def _find_first_invalid(type_: Type, values: Values) -> int:
-    """The index of the first value that does not fit, by halving: about two more passes, and only for an error."""
+    """Return the index of the first value that does not fit, by bisection (about two more passes, after an error)."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
@@ -122,7 +122,7 @@ def _value_text(values: Values, row: int) -> str:
     else:
         try:
             text = repr(values[row].as_py())
-        except ValueError:  # a date past the year 9999, text that is not UTF-8: Python has no value for it
+        except ValueError:  # a date past the year 9999, or text that is not UTF-8: Python has no such value
             text = "the value"
         except OverflowError:
             text = "the value"
@@ -141,15 +141,15 @@ _PYTHON_CLASSES: dict[Family, tuple[tuple[type, ...], tuple[type, ...]]] = {
     Family.DATE: ((date, str), (datetime,)),
     Family.TIME: ((datetime, str), ()),
 }
-"""For each family the Python classes that it takes, and their subclasses that it does not."""
+"""For each family the accepted Python classes, and their subclasses that are rejected."""
 
 
 def _from_python(type_: Type, values: list[Any]) -> pa.Array:
-    """A Python list as an Arrow array that `_FROM_ARROW` takes, its classes checked first."""
+    """Check the classes of a Python list and return an Arrow array for `_FROM_ARROW`."""
     family = type_.family
-    taken, refused = _PYTHON_CLASSES[family]
+    accepted, rejected = _PYTHON_CLASSES[family]
     kinds = set(map(type, values)) - {type(None)}
-    if any(not issubclass(kind, taken) or issubclass(kind, refused) for kind in kinds):
+    if any(not issubclass(kind, accepted) or issubclass(kind, rejected) for kind in kinds):
         raise _ValueMismatch
     if family is Family.DECIMAL:
         return pa.array([v if v is None or type(v) is str else str(v) for v in values], pa.string())
@@ -170,12 +170,12 @@ def _from_python(type_: Type, values: list[Any]) -> pa.Array:
 
 
 def _unpack_encodings(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dictionaries, run-end encoding and views unpacked."""
+    """Decode dictionaries, run-end encoding and views."""
     source = values.type
     if pa.types.is_run_end_encoded(source):
         return _unpack_encodings(pa.chunked_array([pc.run_end_decode(c) for c in values.chunks], source.value_type))
     if pa.types.is_dictionary(source):
-        # Through plain text: pyarrow cannot take from a dictionary of string views.
+        # Via plain text: pyarrow has no `take` for a dictionary of string views.
         words = pa.chunked_array([c.dictionary for c in values.chunks], source.value_type)
         plain = _unpack_encodings(words).type
         chunks = [
@@ -191,7 +191,7 @@ def _unpack_encodings(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _require(array: pa.Array, predicate: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """The array, if `holds` is true or NULL for all of it."""
+    """Return the array if `predicate` is true or NULL for all of it, else raise."""
     if not pc.all(predicate(array), skip_nulls=True, min_count=0).as_py():
         raise _ValueMismatch
     return array
@@ -231,22 +231,22 @@ def _to_decimal(array: pa.Array, type_: Type) -> pa.Array:
         array = array.cast(pa.decimal128(20, 0))
     elif not (pa.types.is_decimal(source) or pa.types.is_string(source)):
         raise _TypeMismatch
-    # Arrow multiplies up to the wider scale without noticing a 128-bit overflow (10^10 as decimal(38,38) comes out as
-    # 0.1896…). A value this far out of range is plain to see as a float; the border itself Arrow checks exactly.
+    # Arrow rescales without noticing a 128-bit overflow (10^10 as decimal(38,38) becomes 0.1896…). A value that far out
+    # of range is detected as a float; Arrow checks the exact limit.
     bound = 10.0 ** (target.precision - target.scale) * (1 + 1e-9)
     _require(array.cast(pa.float64()), lambda size: pc.less(pc.abs(size), bound))
     return array.cast(target)
 
 
 _DATE_RANGE = (-719_162, 2_932_896)
-"""0001-01-01 and 9999-12-31, the dates that Spark and Python both have."""
+"""Days of 0001-01-01 and 9999-12-31, the range of dates that both Spark and Python support."""
 
 
 def _to_date(array: pa.Array, type_: Type) -> pa.Array:
     source = array.type
     if pa.types.is_timestamp(source) and source.tz is None:
         days = array.cast(pa.date32())
-        _require(array, lambda given: pc.equal(given, days.cast(source)))
+        _require(array, lambda time: pc.equal(time, days.cast(source)))
     elif pa.types.is_date(source) or pa.types.is_string(source):
         days = array.cast(pa.date32())
     else:
@@ -271,11 +271,11 @@ def _to_timestamp(array: pa.Array, type_: Type) -> pa.Array:
 
 
 def _parse_timestamps(text: pa.Array) -> pa.Array:
-    """ISO text with and without a zone, side by side; Arrow parses one kind at a time."""
+    """Parse ISO text with and without zones separately, because Arrow parses one kind at a time."""
     zoned = pc.match_substring_regex(text, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
-    nothing = pa.scalar(None, pa.string())
-    with_zone = pc.if_else(zoned, text, nothing).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
-    without = pc.if_else(zoned, nothing, text).cast(pa.timestamp("us"))
+    null = pa.scalar(None, pa.string())
+    with_zone = pc.if_else(zoned, text, null).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
+    without = pc.if_else(zoned, null, text).cast(pa.timestamp("us"))
     return pc.coalesce(with_zone, without)
 
 

@@ -1,7 +1,7 @@
-"""Rows and keys as JSON objects, read exactly.
+"""Rows and keys from JSON objects, without loss of precision.
 
-Numbers with a point are decimals, integers have any length. A column whose values JSON has no exact number for also
-takes text: integers as digits, "NaN" and "Infinity" for floats, base64 for BINARY. The intake of `rows` does the rest.
+Numbers with a point become decimals; integers have any length. Where JSON has no exact number for a column's value, a
+text is accepted: digits for integers, "NaN" and "Infinity" for floats, base64 for BINARY. `intake.rows` does the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOATS = {"NaN", "Infinity", "-Infinity"}
 
 
 def parse_json(text: str) -> Any:
-    """A JSON text; ValueError, RecursionError or ArithmeticError where it is none."""
+    """Parse a JSON text. Raise ValueError, RecursionError or ArithmeticError if it is not valid."""
     return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
 
 
@@ -32,7 +32,7 @@ def _refuse_constant(text: str) -> Any:
 
 
 def convert_objects(table: Table, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The objects with values as the table's intake takes them."""
+    """Convert the objects' values for the table's intake."""
     readers = {c.name.lower(): (c, read) for c in table.columns if (read := _value_reader(c)) is not None}
     return [
         {
@@ -44,7 +44,7 @@ def convert_objects(table: Table, rows: Iterable[dict[str, Any]]) -> list[dict[s
 
 
 def convert_value(table: Table, column: Column, value: Any) -> Any:
-    """One value as the table's intake takes it."""
+    """Convert one value for the table's intake."""
     read = _value_reader(column)
     return value if read is None else read(table, column, value)
 
@@ -78,12 +78,12 @@ def _read_float(table: Table, column: Column, value: Any) -> Any:
         raise _mismatch_error(table, column, value, accepted_values(column.type))
     if isinstance(value, (str, Decimal)):
         try:
-            found = float(value)
+            number = float(value)
         except OverflowError:
             raise _mismatch_error(table, column, value, accepted_values(column.type)) from None
-        if isinstance(value, Decimal) and math.isinf(found) and value.is_finite():
+        if isinstance(value, Decimal) and math.isinf(number) and value.is_finite():
             raise _mismatch_error(table, column, value, accepted_values(column.type))
-        return found
+        return number
     return value
 
 

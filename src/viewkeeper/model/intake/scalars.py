@@ -1,8 +1,8 @@
-"""Python values that a user passes for a column, read strictly: exactly representable, or BadValue.
+"""Strict conversion of a single Python value for a column: exactly representable, or BadValue.
 
-A reader gives the plain value that codecs work with: an int for integers, dates (days since 1970), timestamps
-(microseconds since 1970, UTC) and decimals (the unscaled value at the declared scale); bool, float, str, bytes as
-they are.
+A reader returns the *plain value*, with which the encodings work: an int for integers, dates (days since 1970),
+timestamps (microseconds since 1970, UTC) and decimals (the unscaled value at the declared scale); bool, float, str and
+bytes unchanged.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def scalar_reader(table: str, column: str, type_name: Type) -> Callable[[Any], Any]:
-    """A function from one Python value (not None) of the column to its plain value."""
+    """Return the function from a Python value (not None) of the column to its plain value."""
     read = _plain_reader(type_name)
 
-    def checked(value: Any) -> Any:
+    def read_checked(value: Any) -> Any:
         try:
             return read(value)
         except (TypeError, ValueError, OverflowError, InvalidOperation, AttributeError) as error:
@@ -38,7 +38,7 @@ def scalar_reader(table: str, column: str, type_name: Type) -> Callable[[Any], A
                 hint=f"Give {accepted_values(type_name)}",
             ) from error
 
-    return checked
+    return read_checked
 
 
 def _value_text(value: Any) -> str:
@@ -104,7 +104,7 @@ def _read_boolean(value: Any) -> bool:
 
 def _read_float32(value: Any) -> float:
     number = _read_float64(value)
-    # Rounded as a FLOAT column rounds it when written; an overflow is an error, infinity is a value.
+    # Rounded like a value written to a FLOAT column. A finite value that overflows is an error; infinity is a value.
     rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
     return rounded
 
@@ -144,7 +144,7 @@ def _read_timestamp(value: Any) -> int:
         value = dt.datetime.fromisoformat(value)
     if not isinstance(value, dt.datetime):
         raise TypeError("not a datetime")
-    # Without a zone it is UTC, the zone in which all sessions work.
+    # A value without a zone is in UTC, the zone of all sessions.
     return (value - (EPOCH if value.tzinfo is None else EPOCH_UTC)) // _MICROSECOND
 
 

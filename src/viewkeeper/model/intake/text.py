@@ -1,4 +1,4 @@
-"""Values as people write them, read by a column's type: the keys of the command line and of URLs, literals of SQL."""
+"""Values as text, parsed by a column's type: keys on the command line and in URLs, literals of SQL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from viewkeeper.model.types import Kind, Type
 
 
 def parse_key(table: Table, texts: Sequence[str], *, complete: bool = True) -> tuple[Any, ...]:
-    """The words of a command as the values of a key, or of its first columns, each by its column's type."""
+    """Parse command words as the values of a key, or of its first columns, each by its column's type."""
     columns = table.key_columns
     if len(texts) > len(columns) or (complete and len(texts) < len(columns)):
         names = ", ".join(column.name for column in columns)
@@ -45,11 +45,11 @@ _NUMBER_TEXT = re.compile(r"[0-9A-Za-z.+-]+")
 
 
 def parse_value(table: str, column: str, type_: Type, text: str) -> Any:
-    """A word as a value of the column's type."""
+    """Parse a text as a value of the column's type."""
     read = Decimal if type_.kind is Kind.DECIMAL else _READERS.get(type_, int)
     try:
         if read in _NUMBER_READERS and not _NUMBER_TEXT.fullmatch(text):
-            raise ValueError  # Python reads 1_000 and digits of any script, SQL and JSON do not
+            raise ValueError  # Python accepts 1_000 and digits of any script, SQL and JSON do not
         return read(text)
     except (ValueError, KeyError, ArithmeticError):
         from viewkeeper.model.intake.columns import accepted_values
@@ -59,22 +59,22 @@ def parse_value(table: str, column: str, type_: Type, text: str) -> Any:
         ) from None
 
 
-# Names and key values as segments of a URL's path, as a server of views reads them.
+# Names and key values as segments of a URL's path, as the server parses them.
 #
 #     ~null          NULL
-#     ~text          text as it stands, where it begins with ~, or is "." or "..", which browsers take out of a path
+#     ~text          literal text, if it begins with ~ or is "." or "..", which browsers remove from a path
 #     base64url      BINARY
 #
-# Everything is percent-encoded, a slash too.
+# Everything is percent-encoded, including slashes.
 
 
 NULL = "~null"
 RESERVED = ("views", "tables", "sql", "status", "events", "openapi.json")
-"""Names of the interface's own: a table that is called so is written with ~."""
+"""Path segments of the server's own: a table with such a name is written with ~."""
 
 
 def path_segment(value: Any) -> str:
-    """A key's value as a segment."""
+    """Return a key's value as a path segment."""
     if value is None:
         return NULL
     if isinstance(value, bytes):
@@ -89,6 +89,6 @@ def path_segment(value: Any) -> str:
 
 
 def name_path_segment(name: str) -> str:
-    """A table's or view's name as a segment."""
+    """Return a table's or view's name as a path segment."""
     reserved = name.startswith("~") or name in (".", "..", *RESERVED)
     return quote("~" + name if reserved else name, safe="")

@@ -1,1 +1,1 @@
-"""The parts of the aggregate operator: measures, sums of groups, and the results made of them."""
+"""Parts of the aggregate operator: measures and accumulators, sums of groups, and the results read from them."""

@@ -6,8 +6,9 @@ rows. Three more buckets count NaN, +∞ and −∞.
 
     Σ x  =  2^−1075 · Σ_b  X_b · 2^(32 b)
 
-Addition of integers is exact and can be undone, so the sum does not depend on history, order or lane:
-{1e16, 1, 1} minus 1e16 is 2. Rounding (half to even) writes all X_b as base-2^32 digits, carries, and reads the top.
+Addition of integers is exact and invertible, so the sum does not depend on the history, on the order of the rows or on
+the lane: {1e16, 1, 1} minus 1e16 is 2. Rounding (half to even) writes all X_b as base-2^32 digits, carries, and rounds
+the leading digits.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from viewkeeper.model.int128 import DIGIT_BITS, Doubles, Int128Array, Ints, near
 
 NAN, PLUS_INFINITY, MINUS_INFINITY = 253, 254, 255
 BUCKETS = 256
-"""Buckets of different accumulators are told apart by multiples of this."""
+"""Bucket numbers of different accumulators are offset by multiples of this."""
 
 _CHUNK_DIGITS = 1 << 22
 
 
 @dataclass(frozen=True)
 class BucketTotals:
-    """One accumulator's bucket rows: `value` is the total of `group` in `bucket`, each pair once, by group."""
+    """One accumulator's bucket rows: `value` is the total of `group` in `bucket`; each pair occurs once, ordered by
+    group."""
 
     group: Ints
     bucket: Ints
@@ -38,14 +40,15 @@ class BucketTotals:
 
 
 def double_bits(column: Any) -> Any:
-    """A float or double column as the bit patterns of its doubles (uint64): what `terms` reads."""
+    """Return a float or double column as the bit patterns of its doubles (uint64), the input of the terms' SQL."""
     return pc.cast(column, pa.float64()).combine_chunks().view(pa.uint64())
 
 
 def sum_terms_sql(bits_column: str, columns: str) -> tuple[str, ...]:
-    """SELECTs over `rows` of the columns `kept` and (`¤bucket`, `¤term`, `¤times`): add up ¤term · ¤times by bucket.
+    """Return SELECTs over `rows` of `columns` and (`¤bucket`, `¤term`, `¤times`), whose sum is Σ ¤term · ¤times by
+    bucket.
 
-    `bits` names the column of bit patterns; `¤times` is the weight, with the double's sign.
+    `bits_column` has the bit patterns; `¤times` is the weight with the double's sign.
     """
     sign = "CASE WHEN ¤negative THEN -¤w ELSE ¤w END"
     return _finite_terms_sql(
@@ -54,13 +57,13 @@ def sum_terms_sql(bits_column: str, columns: str) -> tuple[str, ...]:
 
 
 def square_terms_sql(bits_column: str, columns: str) -> tuple[str, ...]:
-    """The same for squares, in units of 2^−2150: m² has 106 bits, so it goes in as two terms."""
-    square, place = f"({_MANTISSA} * {_MANTISSA})", "(2 * ¤e + 53)"
+    """Return the same for squares, in units of 2^−2150; m² has 106 bits, so it is split into two terms."""
+    square, high_exponent = f"({_MANTISSA} * {_MANTISSA})", "(2 * ¤e + 53)"
     low = f"({square} & {(1 << 53) - 1}) * (1::UBIGINT << (2 * ¤e & 31))"
-    high = f"({square} >> 53) * (1::UBIGINT << ({place} & 31))"
+    high = f"({square} >> 53) * (1::UBIGINT << ({high_exponent} & 31))"
     return (
         _finite_terms_sql(bits_column, columns, "2 * ¤e >> 5", low, "¤w"),
-        _finite_terms_sql(bits_column, columns, f"{place} >> 5", high, "¤w"),
+        _finite_terms_sql(bits_column, columns, f"{high_exponent} >> 5", high, "¤w"),
         _special_terms_sql(bits_column, columns),
     )
 
@@ -69,30 +72,33 @@ _MANTISSA = f"(CASE WHEN ¤e = 0 THEN ¤f * 2 ELSE ¤f | {1 << 52} END)::HUGEINT
 
 
 def _finite_terms_sql(bits_column: str, columns: str, bucket: str, term: str, times: str) -> str:
-    fields = f"({bits_column} >> 52) & 2047 AS ¤e, {bits_column} & {(1 << 52) - 1} AS ¤f, {bits_column} >> 63 = 1 AS ¤negative"
+    fields = (
+        f"({bits_column} >> 52) & 2047 AS ¤e, {bits_column} & {(1 << 52) - 1} AS ¤f, "
+        f"{bits_column} >> 63 = 1 AS ¤negative"
+    )
     inner = f"SELECT *, {fields} FROM rows WHERE {bits_column} IS NOT NULL"
-    shown = f"({bucket})::INTEGER AS ¤bucket, {term} AS ¤term, {times} AS ¤times"
-    return f"SELECT {columns}{shown} FROM ({inner}) WHERE ¤e <> 2047"
+    selected = f"({bucket})::INTEGER AS ¤bucket, {term} AS ¤term, {times} AS ¤times"
+    return f"SELECT {columns}{selected} FROM ({inner}) WHERE ¤e <> 2047"
 
 
 def _special_terms_sql(bits_column: str, columns: str) -> str:
     infinity = f"WHEN {bits_column} >> 63 = 0 THEN {PLUS_INFINITY} ELSE {MINUS_INFINITY}"
     bucket = f"CASE WHEN {bits_column} & {(1 << 52) - 1} <> 0 THEN {NAN} {infinity} END::INTEGER"
-    shown = f"{bucket} AS ¤bucket, 1::HUGEINT AS ¤term, ¤w AS ¤times"
-    return f"SELECT {columns}{shown} FROM rows WHERE ({bits_column} >> 52) & 2047 = 2047"
+    selected = f"{bucket} AS ¤bucket, 1::HUGEINT AS ¤term, ¤w AS ¤times"
+    return f"SELECT {columns}{selected} FROM rows WHERE ({bits_column} >> 52) & 2047 = 2047"
 
 
 def round_totals(group_count: int, totals: BucketTotals) -> Doubles:
-    """The double nearest to the sum of each of `groups` groups; 0.0 where there is nothing."""
+    """Return the double nearest to the sum of each of the groups; 0.0 for a group without bucket rows."""
     group, bucket, digits = totals.group, totals.bucket, totals.value.digits
     result = np.zeros(group_count, np.float64)
     finite = bucket < NAN
     if finite.any():
         _round_finite(result, group[finite], bucket[finite], digits[finite])
     if not finite.all():
-        counted = (digits != 0).any(axis=1) & ~finite
+        is_nonzero_special = (digits != 0).any(axis=1) & ~finite
         special = np.zeros((group_count, 3), np.bool_)
-        special[group[counted], bucket[counted] - NAN] = True
+        special[group[is_nonzero_special], bucket[is_nonzero_special] - NAN] = True
         nan, plus, minus = special.T
         result[plus] = np.inf
         result[minus] = -np.inf

@@ -1,13 +1,13 @@
 """Minimum and maximum of groups, old and new, from the counts of their values.
 
-A run of values is sorted by (`¤h`, value), so the extremes of a group lie at the ends of its range in each run, below
-values that later runs took back. So read a window at the ends only, add the delta, and see how far that can be trusted:
+A run of values is sorted by (`¤h`, value), so the extremes of a group are at the ends of its range in each run, behind
+values that later runs delete. So read a window at the ends only, add the delta, and check how far the result holds:
 
     run 1   │3 4 7 9│ … 200,000 more           bound = 9: every row below 9 has been read
-    run 2   │3⁻ 4⁻│                            3 and 4 are gone, 7 is left and lies below the bound: min = 7
+    run 2   │3⁻ 4⁻│                            3 and 4 are deleted, 7 remains and is below the bound: min = 7
 
-A group whose extreme does not lie strictly inside the bound is read again with a wider window. So the cost follows
-the delta and the retractions that are not merged yet, not the group's size.
+A group whose extreme is not strictly inside the bound is read again with a wider window. So the cost follows the delta
+and the deletions that are not compacted yet, not the group's size.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _INT64 = np.iinfo(np.int64)
 _NO_ROW_IDS = np.zeros(0, np.int64)
 
 Extremes = dict[tuple[str, str], Any]
-"""A column for each of ("Min" or "Max", "old" or "new"), one value a group."""
+"""A column for each of ("Min" or "Max", "old" or "new"), with one value for each group."""
 
 
 def sort_by_value(statements: PreparedStatements, values: pa.Table, argument: str) -> pa.Table:
-    """Values in the order that runs of them have. DuckDB and Arrow agree on it; NaN comes last."""
+    """Return values in the order of their runs. DuckDB and Arrow agree on it; NaN is last."""
     if values.num_rows >= _MIN_DUCKDB_SORT_ROWS:
         return statements.run(f"FROM delta ORDER BY {HASH}, {quoted(argument)}", delta=values)
     return values.take(pc.sort_indices(values, sort_keys=[(HASH, "ascending"), (argument, "ascending")]))
@@ -54,7 +54,10 @@ def find_extremes(
     delta: pa.Table,
     groups: pa.Table,
 ) -> Extremes:
-    """The extremes of each of `groups` (keys and `¤h`), of the state and of the state with the delta, `by_value`."""
+    """Return the extremes of each of `groups` (keys and `¤h`), for the state and for the state plus the delta.
+
+    The delta is sorted by `sort_by_value`.
+    """
     columns = [*(k.name for k in spec.keys), argument, WEIGHT, HASH]
     functions = [f for f in ("Min", "Max") if any((m.function, m.argument) == (f, argument) for m in spec.measures)]
     delta = delta.select(columns)
@@ -62,10 +65,10 @@ def find_extremes(
     pending = np.arange(groups.num_rows)
     size = _FIRST_WINDOW
     while len(pending):
-        asked = groups.take(pa.array(pending)) if len(pending) < groups.num_rows else groups
-        window = _read_window(state, delta, argument, distinct_hashes(asked), size, functions)
-        place = align_to_groups(statements, spec, asked, window.rows)
-        pending = pending[_evaluate_window(found, pending, window, argument, place, hashes_of(asked))]
+        pending_groups = groups.take(pa.array(pending)) if len(pending) < groups.num_rows else groups
+        window = _read_window(state, delta, argument, distinct_hashes(pending_groups), size, functions)
+        group_of_row = align_to_groups(statements, spec, pending_groups, window.rows)
+        pending = pending[_evaluate_window(found, pending, window, argument, group_of_row, hashes_of(pending_groups))]
         size *= _GROWTH
     none = delta.column(argument).combine_chunks().slice(0, 0)
     return {key: f.to_column(groups.num_rows, none) for key, f in found.items()}
@@ -73,7 +76,7 @@ def find_extremes(
 
 @dataclass(frozen=True)
 class _ExtremeValues:
-    """Values of some groups."""
+    """Extremes of the groups for which they are known so far."""
 
     groups: list[Ints]
     values: list[Any]
@@ -88,9 +91,10 @@ class _ExtremeValues:
 
 @dataclass(frozen=True)
 class _Window:
-    """Rows at the ends of the ranges of `hashes`, `old` of them, then the delta's.
+    """Rows at the ends of the ranges of `hashes`: the first `old_row_count` from the state, then the delta's.
 
-    `bounds` has, by function and for each range that was not read whole, the innermost value read, with its hash.
+    `bounds` has, by function and for each range that was not read completely, the innermost value that was read, with
+    its hash.
     """
 
     hashes: Hashes
@@ -109,19 +113,19 @@ def _read_window(
         length = stop - start
         head = np.minimum(length, size if "Min" in functions else 0)
         tail = np.minimum(length - head, size if "Max" in functions else 0)
-        partial = head + tail < length
-        places = (
+        is_partial = head + tail < length
+        row_ids = (
             np.concatenate([expand_ranges(start, head), expand_ranges(stop - tail, tail)])
             if "Max" in functions
             else expand_ranges(start, head)
         )
-        rows.append(run.take(places).select(delta.column_names))
+        rows.append(run.take(row_ids).select(delta.column_names))
         for function, inner in (("Min", start + head - 1), ("Max", stop - tail)):
-            if function in functions and partial.any():
-                bounds[function].append(run.rows.select([argument, HASH]).take(pa.array(inner[partial])))
-    old = sum(int(t.num_rows) for t in rows)
-    every = pa.concat_tables([*rows, delta]).combine_chunks()
-    return _Window(hashes, every, old, {f: pa.concat_tables(tables) for f, tables in bounds.items()})
+            if function in functions and is_partial.any():
+                bounds[function].append(run.rows.select([argument, HASH]).take(pa.array(inner[is_partial])))
+    old_row_count = sum(int(t.num_rows) for t in rows)
+    all_rows = pa.concat_tables([*rows, delta]).combine_chunks()
+    return _Window(hashes, all_rows, old_row_count, {f: pa.concat_tables(tables) for f, tables in bounds.items()})
 
 
 def _evaluate_window(
@@ -132,79 +136,84 @@ def _evaluate_window(
     group_of_row: Ints,
     hashes: Hashes,
 ) -> Flags:
-    """Note what the window proves about the pending groups, and tell for which it does not prove everything.
+    """Record the extremes that the window proves, and return which pending groups have one that it does not prove.
 
-    `place` is the group of each row, or −1; `hashes` are the groups'.
+    `group_of_row` is the index of each row's group, or −1; `hashes` are the groups' hashes.
     """
     values = window.rows.column(argument).combine_chunks()
-    inner = [bounds.column(argument).combine_chunks() for bounds in window.bounds.values()]
+    inner_values = [bounds.column(argument).combine_chunks() for bounds in window.bounds.values()]
     codes, *inner_codes = (
-        _encode_values(values, *inner)
+        _encode_values(values, *inner_values)
         if window.old_row_count
-        else [_number_ordered_values(values), *(_NO_ROW_IDS for _ in inner)]
+        else [_number_ordered_values(values), *(_NO_ROW_IDS for _ in inner_values)]
     )
     order = _sort_order(group_of_row, codes)
     order = order[np.searchsorted(group_of_row[order], 0) :]
     group, code = group_of_row[order], codes[order]
     first = np.concatenate([[True], (group[1:] != group[:-1]) | (code[1:] != code[:-1])])[: len(group)]
-    cut = group_ranges(first, order < window.old_row_count)
-    old, new = cut.sums(weights_of(window.rows)[order])
-    group, code, row = group[cut.start], code[cut.start], order[cut.start]
+    ranges = group_ranges(first, order < window.old_row_count)
+    old, new = ranges.sums(weights_of(window.rows)[order])
+    group, code, row = group[ranges.start], code[ranges.start], order[ranges.start]
     unproven = np.zeros(len(pending), np.bool_)
-    answers: list[tuple[tuple[str, str], Ints, Ints]] = []
+    results: list[tuple[tuple[str, str], Ints, Ints]] = []
     for (function, bounds), bound_codes in zip(window.bounds.items(), inner_codes, strict=True):
-        bound, limited = _read_bounds(function, bounds, bound_codes, window.hashes, hashes)
-        before = np.less if function == "Min" else np.greater
-        inside = before(code, bound[group]) | ~limited[group]
+        bound, has_bound = _read_bounds(function, bounds, bound_codes, window.hashes, hashes)
+        comes_before = np.less if function == "Min" else np.greater
+        is_inside = comes_before(code, bound[group]) | ~has_bound[group]
         for side, weight in (("old", old), ("new", new)):
-            at = np.flatnonzero(inside & (weight > 0))
-            turn = group[at][1:] != group[at][:-1]
-            at = at[np.concatenate([[True], turn] if function == "Min" else [turn, [True]])[: len(at)]]
-            answers.append(((function, side), group[at], row[at]))
-            lacking = limited.copy()
-            lacking[group[at]] = False
-            unproven |= lacking
-    for key, who, where in answers:
-        proven = ~unproven[who]
-        extremes[key].groups.append(pending[who[proven]])
-        extremes[key].values.append(values.take(pa.array(where[proven])))
+            candidates = np.flatnonzero(is_inside & (weight > 0))
+            is_next_group = group[candidates][1:] != group[candidates][:-1]
+            candidates = candidates[
+                np.concatenate([[True], is_next_group] if function == "Min" else [is_next_group, [True]])[
+                    : len(candidates)
+                ]
+            ]
+            results.append(((function, side), group[candidates], row[candidates]))
+            is_missing = has_bound.copy()
+            is_missing[group[candidates]] = False
+            unproven |= is_missing
+    for key, group_indexes, value_rows in results:
+        is_proven = ~unproven[group_indexes]
+        extremes[key].groups.append(pending[group_indexes[is_proven]])
+        extremes[key].values.append(values.take(pa.array(value_rows[is_proven])))
     return unproven
 
 
 def _read_bounds(
     function: str, bounds: pa.Table, bound_codes: Ints, range_hashes: Hashes, hashes: Hashes
 ) -> tuple[Ints, Flags]:
-    """For each group, the value up to which all rows were read, and whether there is such a limit."""
-    limit, limited = np.zeros(len(range_hashes), np.int64), np.zeros(len(range_hashes), np.bool_)
+    """Return for each group the value up to which all its rows were read, and whether there is such a bound."""
+    limit, has_limit = np.zeros(len(range_hashes), np.int64), np.zeros(len(range_hashes), np.bool_)
     if bounds.num_rows:
-        where = np.searchsorted(range_hashes, hashes_of(bounds))
-        limited[where] = True
-        tighten, free = (np.minimum, _INT64.max) if function == "Min" else (np.maximum, _INT64.min)
-        limit[where] = free
-        tighten.at(limit, where, bound_codes)
-    of_group = np.searchsorted(range_hashes, hashes)
-    return limit[of_group], limited[of_group]
+        range_indexes = np.searchsorted(range_hashes, hashes_of(bounds))
+        has_limit[range_indexes] = True
+        tighten, neutral = (np.minimum, _INT64.max) if function == "Min" else (np.maximum, _INT64.min)
+        limit[range_indexes] = neutral
+        tighten.at(limit, range_indexes, bound_codes)
+    range_of_group = np.searchsorted(range_hashes, hashes)
+    return limit[range_of_group], has_limit[range_of_group]
 
 
 def _sort_order(group_of_row: Ints, code: Ints) -> Ints:
-    """By group, value, and age. A delta alone is in this order already."""
-    same = group_of_row[1:] == group_of_row[:-1]
-    if bool(((group_of_row[1:] > group_of_row[:-1]) | (same & (code[1:] >= code[:-1]))).all()):
+    """Return the order by group, value and age. A delta alone is already in this order."""
+    is_same_group = group_of_row[1:] == group_of_row[:-1]
+    if bool(((group_of_row[1:] > group_of_row[:-1]) | (is_same_group & (code[1:] >= code[:-1]))).all()):
         return np.arange(len(group_of_row))
-    return np.lexsort((code, group_of_row))  # stable: old rows come before the delta's
+    return np.lexsort((code, group_of_row))  # stable: old rows stay before the delta's
 
 
 def _number_ordered_values(values: Any) -> Ints:
-    """Codes for values that are in order within each group: a new one wherever the value differs from the last."""
-    last, this = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
-    steps = pc.not_equal(last, this)
+    """Return codes of values that are ordered within each group: the code grows wherever the value differs from the one
+    before."""
+    previous, current = values.slice(0, max(len(values) - 1, 0)), values.slice(1)
+    steps = pc.not_equal(previous, current)
     if pa.types.is_floating(values.type):
-        steps = pc.and_not(steps, pc.and_(pc.is_nan(last), pc.is_nan(this)))
+        steps = pc.and_not(steps, pc.and_(pc.is_nan(previous), pc.is_nan(current)))
     return np.concatenate([_NO_ROW_IDS, [0], np.cumsum(steps.to_numpy(zero_copy_only=False))])[: len(values)]
 
 
 def _encode_values(*columns: Any) -> list[Ints]:
-    """Integers in the order of the values, for all columns together."""
+    """Return integers in the order of the values, for all columns together."""
     values = pa.concat_arrays(columns)
     kind = values.type
     codes: Ints

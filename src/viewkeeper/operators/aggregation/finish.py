@@ -1,8 +1,15 @@
-"""Reading measures from a group's totals: Spark's result types, Spark's rounding, Spark's overflow errors.
+"""Read measures from a group's totals: Spark's result types, Spark's rounding, Spark's overflow errors.
 
-Each reader gives a column, one value for each side of a group, and where it is out of range (None: it cannot be). Sums
-are checked against the result's type. Decimal averages are exact, HALF_UP; an average of integers or doubles divides
-the sum, rounded once, by the count.
+Each reader returns a column, with one value for each side of a group, and flags for values out of range (None: there
+can be none). Sums are checked against the result's type. Decimal averages are exact and round HALF_UP; an average of
+integers or doubles divides the sum, rounded once, by the count.
+
+Variance and standard deviation are computed from exact sums, so nothing cancels whatever the size of the values:
+
+    var_pop  = (c·Σx² − (Σx)²) / c²          var_samp = (c·Σx² − (Σx)²) / (c·(c − 1))
+
+The numerator is an exact integer, so the division is the only rounding. It can have thousands of bits, so it is a
+Python integer, one for each touched group. A NaN or an infinity among the values gives NaN; too few values give NULL.
 """
 
 from __future__ import annotations
@@ -18,39 +25,32 @@ from viewkeeper.operators.aggregation import exact_float_sum
 from viewkeeper.operators.aggregation.groups import GroupTotals
 from viewkeeper.operators.aggregation.spec import VARIANCES, Accumulator, Measure, accumulators_of, sum_accumulator
 
-# Variance and standard deviation from exact sums: nothing cancels, whatever the values' size.
-#
-#     var_pop  = (c·Σx² − (Σx)²) / c²          var_samp = (c·Σx² − (Σx)²) / (c·(c − 1))
-#
-# The numerator is an exact integer, so one division rounds, once. It can have thousands of bits, so it is a Python
-# integer, one for each touched group. NaN or an infinity among the values makes NaN; too few values make NULL.
-
 
 def compute_variances(
     function: str, count: Ints, sums: exact_float_sum.BucketTotals, squares: exact_float_sum.BucketTotals
 ) -> list[float | None]:
-    """`function` of each group, given how many values it has and its totals of x and x² in buckets."""
+    """Return `function` of each group, from its number of values and the bucket totals of x and x²."""
     sample = function.endswith("Samp")
-    first, low = _integer_totals(len(count), sums)
-    second, square_low = _integer_totals(len(count), squares)
-    shift = min(2 * low, square_low)
+    sum_integers, sum_low = _integer_totals(len(count), sums)
+    square_integers, square_low = _integer_totals(len(count), squares)
+    shift = min(2 * sum_low, square_low)
     scale = 2 * 1075 - shift
-    undefined = _has_special(len(count), sums)
-    found: list[float | None] = []
-    for c, x, xx, nan in zip(count.tolist(), first, second, undefined.tolist(), strict=True):
+    has_special = _has_special(len(count), sums)
+    variances: list[float | None] = []
+    for c, x, xx, is_nan in zip(count.tolist(), sum_integers, square_integers, has_special.tolist(), strict=True):
         if c == 0 or (sample and c == 1):
-            found.append(None)
-        elif nan:
-            found.append(float("nan"))
+            variances.append(None)
+        elif is_nan:
+            variances.append(float("nan"))
         else:
-            above = (c * xx << (square_low - shift)) - (x * x << (2 * low - shift))
-            variance = _divide(above, c * (c - 1 if sample else c), scale)
-            found.append(variance**0.5 if function.startswith("Stddev") else variance)
-    return found
+            numerator = (c * xx << (square_low - shift)) - (x * x << (2 * sum_low - shift))
+            variance = _divide(numerator, c * (c - 1 if sample else c), scale)
+            variances.append(variance**0.5 if function.startswith("Stddev") else variance)
+    return variances
 
 
 def _integer_totals(group_count: int, totals: exact_float_sum.BucketTotals) -> tuple[list[int], int]:
-    """Each group's total as an integer in units of 2^low, above the unit of its kind."""
+    """Return each group's total as an integer in units of 2^low above the unit of the buckets, and `low`."""
     finite = totals.bucket < exact_float_sum.NAN
     group, bucket = totals.group[finite], totals.bucket[finite]
     low = DIGIT_BITS * int(bucket.min()) if len(bucket) else 0
@@ -69,7 +69,7 @@ def _has_special(group_count: int, totals: exact_float_sum.BucketTotals) -> Flag
 
 
 def _divide(numerator: int, denominator: int, scale: int) -> float:
-    """above / below · 2^−scale, rounded once."""
+    """Return numerator / denominator · 2^−scale, rounded once."""
     try:
         return numerator / (denominator << scale) if scale >= 0 else (numerator << -scale) / denominator
     except OverflowError:
@@ -80,7 +80,7 @@ MeasureColumn = tuple[Any, Flags | None]
 
 
 def read_measure(measure: Measure, totals: GroupTotals) -> MeasureColumn:
-    """A measure of every group, from additive state. (Min and Max are read from values: `extremes`.)"""
+    """Return a measure of every group from additive state. (Min and Max are read from values: `extremes`.)"""
     a, function = measure.argument, measure.function
     if a is None:
         return pa.array(totals.row_counts), None
@@ -89,8 +89,8 @@ def read_measure(measure: Measure, totals: GroupTotals) -> MeasureColumn:
         return pa.array(count), None
     if function in VARIANCES:
         _, first, second = accumulators_of(measure)
-        found = compute_variances(function, count, totals.buckets[first], totals.buckets[second])
-        return pa.array(found, pa.float64()), None
+        variances = compute_variances(function, count, totals.buckets[first], totals.buckets[second])
+        return pa.array(variances, pa.float64()), None
     accumulator = sum_accumulator(measure)
     if accumulator.is_bucketed:
         doubles = exact_float_sum.round_totals(len(count), totals.buckets[accumulator])
@@ -104,7 +104,7 @@ def read_measure(measure: Measure, totals: GroupTotals) -> MeasureColumn:
 
 
 def _read_total(accumulator: Accumulator, totals: GroupTotals) -> tuple[Int128Array, Flags | None]:
-    """The exact sum, and where it fits 128 bits (None: everywhere)."""
+    """Return the exact sum, and where it fits 128 bits (None: everywhere)."""
     if accumulator.kind == "wide":
         lower, upper = (totals.sums[c] for c in accumulator.columns)
         return add_upper_words(lower, upper)
@@ -112,28 +112,33 @@ def _read_total(accumulator: Accumulator, totals: GroupTotals) -> tuple[Int128Ar
 
 
 def _read_sum(measure: Measure, count: Ints, total: Int128Array, fits: Flags | None) -> MeasureColumn:
-    some = count > 0
+    has_values = count > 0
     if digits := types.decimal_digits(measure.type):
-        inside = _combine_flags(total.is_within(10 ** digits[0]), fits)
-        return total.to_decimals(types.arrow(measure.type), some & inside), some & ~inside
-    inside = _combine_flags(total.fits_int64, fits)
-    return pa.array(total.low.view(np.int64), mask=~some | ~inside), some & ~inside
+        in_range = _combine_flags(total.is_within(10 ** digits[0]), fits)
+        return total.to_decimals(types.arrow(measure.type), has_values & in_range), has_values & ~in_range
+    in_range = _combine_flags(total.fits_int64, fits)
+    return pa.array(total.low.view(np.int64), mask=~has_values | ~in_range), has_values & ~in_range
 
 
 def _read_average(measure: Measure, count: Ints, total: Int128Array, fits: Flags | None) -> MeasureColumn:
-    some = count > 0
-    given, result = types.decimal_digits(measure.argument_type or types.VOID), types.decimal_digits(measure.type)
-    if not given or not result:
-        return pa.array(total.doubles / np.maximum(count, 1), mask=~some), None
-    # The sum has to fit Spark's type for it, and the quotient the result's.
-    inside = _combine_flags(total.is_within(10 ** min(38, given[0] + 10)), fits)
-    quotient = _divide_half_up(total, np.maximum(count, 1), 10 ** (result[1] - given[1]), some & inside)
-    inside &= quotient.is_within(10 ** result[0])
-    return quotient.to_decimals(types.arrow(measure.type), some & inside), some & ~inside
+    has_values = count > 0
+    argument_digits, result_digits = (
+        types.decimal_digits(measure.argument_type or types.VOID),
+        types.decimal_digits(measure.type),
+    )
+    if not argument_digits or not result_digits:
+        return pa.array(total.doubles / np.maximum(count, 1), mask=~has_values), None
+    # The sum must fit Spark's type of the sum, and the quotient the result's type.
+    in_range = _combine_flags(total.is_within(10 ** min(38, argument_digits[0] + 10)), fits)
+    quotient = _divide_half_up(
+        total, np.maximum(count, 1), 10 ** (result_digits[1] - argument_digits[1]), has_values & in_range
+    )
+    in_range &= quotient.is_within(10 ** result_digits[0])
+    return quotient.to_decimals(types.arrow(measure.type), has_values & in_range), has_values & ~in_range
 
 
 def _divide_half_up(total: Int128Array, count: Ints, power: int, is_needed: Flags) -> Int128Array:
-    """total · power / count, half away from zero; zero where it is not wanted."""
+    """Return total · power / count, rounded half away from zero; zero where `is_needed` is false."""
     small = total.low.view(np.int64)
     limit = 2**61 // power
     if bool(((total.fits_int64 & (small < limit) & (small > -limit) & (count < 2**61)) | ~is_needed).all()):
@@ -144,7 +149,7 @@ def _divide_half_up(total: Int128Array, count: Ints, power: int, is_needed: Flag
     integers = np.where(is_needed, total.python_integers, 0)
     size = (2 * np.abs(integers) * power + count) // (2 * count.astype(object))
     large = np.where(integers < 0, -size, size)
-    # An average is no larger than the largest value, scaled: below 10^42. Beyond 128 bits it is out of range anyway.
+    # The scaled average is below 10^42, as the largest value is. Beyond 38 digits it is out of range in any type.
     large = np.where(np.abs(large) < 10**38, large, 10**38)
     return Int128Array((large & (2**64 - 1)).astype(np.uint64), (large >> 64).astype(np.int64))
 

@@ -1,4 +1,4 @@
-"""An aggregate's state on shelves: what the key of each slot is, and what of it adds up (`shelves`)."""
+"""Keyed state of an aggregate: the key of each slot's table, and which columns add up (`operators.keyed_state`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from viewkeeper.operators.aggregation.spec import AggregateSpec, accumulator_lay
 from viewkeeper.operators.keyed_state import KeyedStateLayout
 
 _SUM_TYPE = types.decimal(38, 0)
-"""A 128-bit sum: below 2^62 rows it has no more digits."""
+"""Type of a 128-bit sum; below 2^62 rows it has at most 38 digits."""
 
 
 def aggregate_layouts(spec: AggregateSpec) -> tuple[tuple[KeyedStateLayout, ...], ...]:
@@ -32,7 +32,7 @@ def vector_layout(spec: AggregateSpec) -> KeyedStateLayout:
 
 
 def value_layouts(spec: AggregateSpec, argument: str) -> tuple[KeyedStateLayout, ...]:
-    """Of an argument whose least and greatest values are asked for, one from either end."""
+    """Return the layouts of an argument's values: for Min and Max, one table in the direction of each extreme."""
     functions = {m.function for m in spec.measures if m.argument == argument}
     ends = [descends for function, descends in (("Min", False), ("Max", True)) if function in functions]
     group = tuple(KeyPart(k.name) for k in spec.keys)

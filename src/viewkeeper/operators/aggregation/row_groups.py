@@ -1,10 +1,11 @@
-"""Few rows: a view's step on Python's own values, where a statement would cost more than the work.
+"""Row-at-a-time aggregation for small writes to synchronous views, on Python values.
 
     rows before −1, rows after +1 ──filter──▶ by group: counts and sums ──▶ state + Δ ──▶ the group's row
 
-The law is that of `kinds.aggregate`, and so is what lies on the shelves, byte for byte. It is done for plain columns,
-comparisons of a column with a constant, and counts, sums and averages of integers, sums of decimals, minimum and
-maximum. Anything else, and whatever would be an error, is left to the operators: `step` gives None.
+For few rows, Python loops are faster than Arrow kernels or a DuckDB statement. The law is that of `kinds.aggregate`,
+and the keyed state is byte-identical. Supported are plain columns, comparisons of a column with a constant, and counts,
+sums and averages of integers, sums of decimals, minimum and maximum. For anything else, and for whatever would raise an
+error, `compile_row_aggregate` or `apply` returns None, and the caller falls back to the operators.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from viewkeeper.state.run import Arrangement
 
 RowValues = Mapping[str, Any]
 RowChange = tuple[Table, bytes, bytes]
-"""A table, a key, and its row from now on; none: it goes."""
+"""A table, a key, and the key's new row; an empty row deletes the key."""
 
 
 class StateRowReader(Protocol):
-    """Rows of a store by their encoded keys, as they were when the write call began."""
+    """Reads rows of a store by encoded keys, as they were when the write call began."""
 
     def get_row(self, table: Table, key: bytes, columns: RowValues) -> bytes | None:
-        """The row of a key, whose columns are `named`."""
+        """Return the row of a key whose column values are `columns`, or None."""
 
     def first_rows(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> list[bytes]: ...
 
@@ -59,28 +60,30 @@ RowPredicate = Callable[[RowValues], bool]
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """A segment that passes some rows and picks columns: their names, and those of its source."""
+    """A segment that filters rows and picks columns: pairs of an output name and a source column."""
 
     predicate: RowPredicate | None
     columns: tuple[tuple[str, str], ...]
     predicate_columns: frozenset[str] = frozenset()
-    """The source's columns that decide which rows pass."""
+    """The source columns that the predicate compares."""
     conditions: tuple[Expr, ...] = ()
-    """What they must be."""
+    """The conditions of the predicate."""
 
 
 def compile_selection(segment: Segment) -> ColumnSelection | None:
-    """None if it does more."""
+    """Return the selection of a segment; None if the segment does more than filter and pick columns."""
     if segment.times or segment.sign < 0 or any(n.expr.op != "column" for n in segment.exprs):
         return None
-    parts = [part for where in segment.where for part in _conjuncts(where)]
-    tests = [_compile_condition(part) for part in parts]
-    if None in tests:
+    conditions = [condition for filter_expr in segment.where for condition in _conjuncts(filter_expr)]
+    compiled = [_compile_condition(condition) for condition in conditions]
+    if None in compiled:
         return None
-    known = [test for test in tests if test is not None]
-    passing = (lambda row: all(test(row) for test in known)) if known else None
-    compared = frozenset(str(part.args[0].value) for part in parts)
-    return ColumnSelection(passing, tuple((n.name, str(n.expr.value)) for n in segment.exprs), compared, tuple(parts))
+    predicates = [test for test in compiled if test is not None]
+    predicate = (lambda row: all(test(row) for test in predicates)) if predicates else None
+    compared = frozenset(str(condition.args[0].value) for condition in conditions)
+    return ColumnSelection(
+        predicate, tuple((n.name, str(n.expr.value)) for n in segment.exprs), compared, tuple(conditions)
+    )
 
 
 def _conjuncts(where: Expr) -> list[Expr]:
@@ -88,7 +91,7 @@ def _conjuncts(where: Expr) -> list[Expr]:
 
 
 def _compile_condition(expr: Expr) -> RowPredicate | None:
-    """A comparison that Python makes as Spark does; a comparison with NULL does not pass."""
+    """Return a comparison that Python evaluates as Spark does, false for NULL; None for other conditions."""
     if expr.op == "IsNotNull" and expr.args[0].op == "column":
         name = str(expr.args[0].value)
         return lambda row: row[name] is not None
@@ -100,7 +103,7 @@ def _compile_condition(expr: Expr) -> RowPredicate | None:
     compare, name, value = COMPARISON_FUNCTIONS[expr.op], str(column.value), literal.value
     if value is None:
         return None
-    if column.type == types.STRING:  # as bytes: that is Spark's order
+    if column.type == types.STRING:  # compared as bytes, which is Spark's order
         value = value.encode()
         return lambda row: row[name] is not None and compare(row[name].encode(), value)
     return lambda row: row[name] is not None and compare(row[name], value)
@@ -108,7 +111,7 @@ def _compile_condition(expr: Expr) -> RowPredicate | None:
 
 @dataclass(frozen=True)
 class ViewOutput:
-    """The end of a view: its rows from those of the last operator. `taken` has a source's name for each column."""
+    """The table of a view, and the selection that makes its rows from those of the last operator."""
 
     table: Table
     selection: ColumnSelection
@@ -120,7 +123,7 @@ class ViewOutput:
 
     @cached_property
     def identifying_columns(self) -> frozenset[str]:
-        """The source's columns that tell where a row lies: those of the key, and those that are compared."""
+        """The source columns that a row's key and the predicate need."""
         keyed = {part.column for part in self.table.key}
         return frozenset(source for name, source in self._sources if name in keyed) | self.selection.predicate_columns
 
@@ -133,31 +136,33 @@ class ViewOutput:
         return b"".join([encode(row.get(source)) for source, encode in self._key_encoders]) or b"\x00"
 
     def encode_view_keys(self, rows: Iterable[RowValues]) -> list[bytes]:
-        """Where the view has these rows, those that it has."""
-        passing = self.selection.predicate
-        return [self._encode_key(row) for row in rows if passing is None or passing(row)]
+        """Return the view's keys of those of the rows that pass the predicate."""
+        predicate = self.selection.predicate
+        return [self._encode_key(row) for row in rows if predicate is None or predicate(row)]
 
     def encode_view_rows(self, rows: Iterable[RowValues]) -> list[tuple[bytes, bytes]]:
-        passing, sources = self.selection.predicate, self._sources
+        """Return the view's keys and rows of those of the rows that pass the predicate."""
+        predicate, sources = self.selection.predicate, self._sources
         return [
             (self._encode_key(row), encode_plain_row(self.table, {name: row[source] for name, source in sources}))
             for row in rows
-            if passing is None or passing(row)
+            if predicate is None or predicate(row)
         ]
 
 
 def compile_view_output(table: Table, segments: Sequence[Segment]) -> ViewOutput | None:
-    """None if the end of a view does more than to pick columns, or counts rows."""
-    found = compile_selection(segments[0]) if len(segments) == 1 and not table.is_bag else None
-    return None if found is None else ViewOutput(table, found)
+    """Return the view's output; None if the last segment does more than filter and pick columns, or the view is a
+    bag."""
+    selection = compile_selection(segments[0]) if len(segments) == 1 and not table.is_bag else None
+    return None if selection is None else ViewOutput(table, selection)
 
 
 def apply_to_linear_view(
     output: ViewOutput, before: Sequence[RowValues], after: Sequence[RowValues]
 ) -> list[RowChange]:
-    """What rows that went and rows that came do to a view without operators."""
-    made = {**dict.fromkeys(output.encode_view_keys(before), b""), **dict(output.encode_view_rows(after))}
-    return [(output.table, key, row) for key, row in made.items()]
+    """Return the changes of a view without operators for deleted and inserted rows."""
+    rows = {**dict.fromkeys(output.encode_view_keys(before), b""), **dict(output.encode_view_rows(after))}
+    return [(output.table, key, row) for key, row in rows.items()]
 
 
 GroupKey = tuple[Any, ...]
@@ -165,7 +170,7 @@ StepResult = tuple[list[RowChange], list[RowValues], list[RowValues]]
 
 
 class RowAggregate:
-    """An aggregate over plain columns, with the tables of its shelves by slot."""
+    """An aggregate over plain columns, with the tables of its keyed state by slot."""
 
     def __init__(
         self, spec: AggregateSpec, selection: ColumnSelection, state_tables: Sequence[Sequence[Table]]
@@ -190,67 +195,85 @@ class RowAggregate:
         reader: StateRowReader,
         required_columns: frozenset[str],
     ) -> StepResult | None:
-        """What becomes of the state, and the touched groups' rows as they were and as they are. `named_by`: what is
-        asked of those that were."""
+        """Return the changes of the state, and the touched groups' rows before and after; None if a result does not
+        fit.
+
+        `required_columns`: the columns that the caller needs of the rows before.
+        """
         deltas: dict[GroupKey, dict[str, int]] = {}
-        counted: dict[GroupKey, list[dict[Any, int]]] = {}
+        value_counts: dict[GroupKey, list[dict[Any, int]]] = {}
         for weight, rows in ((-1, before), (1, after)):
             for row in rows if self._predicate is None else filter(self._predicate, rows):
-                self._accumulate(row, weight, deltas, counted)
-        brief = required_columns <= set(self._names)
+                self._accumulate(row, weight, deltas, value_counts)
+        needs_keys_only = required_columns <= set(self._names)
         changes: list[RowChange] = []
-        was: list[RowValues] = []
-        now: list[RowValues] = []
+        rows_before: list[RowValues] = []
+        rows_after: list[RowValues] = []
         for group, delta in deltas.items():
-            named = dict(zip(self._names, group, strict=True))
-            key = encode_plain_key(self._vector_table, named)
-            lies = reader.get_row(self._vector_table, key, named)
-            old = self._zero_sums if lies is None else decode_plain_row(self._vector_table, lies)
+            group_values = dict(zip(self._names, group, strict=True))
+            key = encode_plain_key(self._vector_table, group_values)
+            stored = reader.get_row(self._vector_table, key, group_values)
+            old = self._zero_sums if stored is None else decode_plain_row(self._vector_table, stored)
             new = {name: old[name] + added for name, added in delta.items()}
-            stays = not self._names or any(new.values())
+            is_kept = not self._names or any(new.values())
             changes.append(
-                (self._vector_table, key, encode_plain_row(self._vector_table, {**named, **new}) if stays else b"")
+                (
+                    self._vector_table,
+                    key,
+                    encode_plain_row(self._vector_table, {**group_values, **new}) if is_kept else b"",
+                )
             )
             extremes: tuple[dict[tuple[str, str], Any], ...] = ({}, {})
-            for (argument, _, tables), values in zip(self._value_tables, counted[group], strict=True):
-                changes += self._update_extremes(argument, tables, named, values, reader, extremes)
-            for shown, side, ends, there in ((was, old, extremes[0], lies is not None), (now, new, extremes[1], True)):
-                if side["¤n"] > 0 or (there and not self._names):
-                    made = named if brief and side is old else self._group_row(named, side, ends)
-                    if made is None or new["¤n"] < 0:
+            for (argument, _, tables), values in zip(self._value_tables, value_counts[group], strict=True):
+                changes += self._update_extremes(argument, tables, group_values, values, reader, extremes)
+            for group_rows, sums, side_extremes, exists in (
+                (rows_before, old, extremes[0], stored is not None),
+                (rows_after, new, extremes[1], True),
+            ):
+                if sums["¤n"] > 0 or (exists and not self._names):
+                    group_row = (
+                        group_values
+                        if needs_keys_only and sums is old
+                        else self._group_row(group_values, sums, side_extremes)
+                    )
+                    if group_row is None or new["¤n"] < 0:
                         return None
-                    shown.append(made)
-        return changes, was, now
+                    group_rows.append(group_row)
+        return changes, rows_before, rows_after
 
     def build_vector_aggregate(self, output: ViewOutput) -> VectorAggregate | None:
-        """The same for many rows at once, for a view that shows the groups as they are; None if that is not so."""
+        """Return the vectorised aggregation for larger writes, if the view shows the groups unchanged; else None."""
         if not self._is_identity_output(output):
             return None
-        reads = [(name, function, counts, sums) for name, function, _, counts, sums, *_ in self._measure_sources]
-        taken = [source for _, source in output.selection.columns]
-        fed = (self._selection.conditions, self._keys, self._accumulator_inputs, reads)
-        return VectorAggregate(self._spec, *fed, self._vector_table, output.table, taken)
+        measure_sources = [
+            (name, function, counts, sums) for name, function, _, counts, sums, *_ in self._measure_sources
+        ]
+        view_columns = [source for _, source in output.selection.columns]
+        inputs = (self._selection.conditions, self._keys, self._accumulator_inputs, measure_sources)
+        return VectorAggregate(self._spec, *inputs, self._vector_table, output.table, view_columns)
 
     def build_encoded_row_aggregate(self, output: ViewOutput) -> EncodedRowAggregate | None:
-        """The same for few rows of a write call, under the same condition."""
+        """Return the aggregation on encoded rows for small writes, under the same condition; else None."""
         if not self._is_identity_output(output):
             return None
-        conditions, taken = self._selection.conditions, [source for _, source in output.selection.columns]
-        made = (self._names, self._keys, conditions, self._accumulator_inputs, self._measure_sources)
-        return EncodedRowAggregate(*made, self._vector_table, output.table, taken)
+        conditions, view_columns = self._selection.conditions, [source for _, source in output.selection.columns]
+        inputs = (self._names, self._keys, conditions, self._accumulator_inputs, self._measure_sources)
+        return EncodedRowAggregate(*inputs, self._vector_table, output.table, view_columns)
 
     def _is_identity_output(self, output: ViewOutput) -> bool:
-        """Whether a view shows the groups as they are, and each has numbers only."""
-        plain = not self._value_tables and not output.selection.conditions
-        return plain and bool(self._names) and output.identifying_columns <= set(self._names)
+        """Return whether the view shows all groups unchanged, and the state has counts and sums only."""
+        is_plain = not self._value_tables and not output.selection.conditions
+        return is_plain and bool(self._names) and output.identifying_columns <= set(self._names)
 
     def encode_sums_from_runs(
         self, statements: PreparedStatements, state: Arrangement, key: bytes, values: RowValues
     ) -> bytes | None:
-        """What a group's sums are in a state of runs, as they would lie on the shelf."""
-        asked = pa.table({k.name: _single_value_column(k.type, values[k.name]) for k in self._spec.keys})
-        rows = state.slice(hash_keys(statements, asked, tuple(self._names)) if self._names else np.zeros(1, np.uint64))
-        if rows.num_rows:  # an arrangement without runs does not know its columns
+        """Return a group's sums in a state of runs, encoded as in the keyed state; None if the group has none."""
+        key_table = pa.table({k.name: _single_value_column(k.type, values[k.name]) for k in self._spec.keys})
+        rows = state.slice(
+            hash_keys(statements, key_table, tuple(self._names)) if self._names else np.zeros(1, np.uint64)
+        )
+        if rows.num_rows:  # an arrangement without runs has no column types
             rows = rows.filter(pc.equal(encode_keys(self._vector_table, rows), pa.scalar(key, pa.binary())))
         if not rows.num_rows:
             return None
@@ -291,71 +314,77 @@ class RowAggregate:
         reader: StateRowReader,
         extremes: tuple[dict[tuple[str, str], Any], ...],
     ) -> list[RowChange]:
-        """What becomes of a group's values; the least and the greatest, as they were and are, go into `extremes`."""
+        """Return the changes of a group's values; add the minimum and maximum before and after to `extremes`."""
         changes: list[RowChange] = []
-        new: dict[Any, int] = {}
+        new_counts: dict[Any, int] = {}
         for value, weight in values.items():
             row = {**group_values, argument: value}
-            lies = reader.get_row(tables[0], encode_plain_key(tables[0], row), row)
-            new[value] = weight + (0 if lies is None else decode_plain_row(tables[0], lies)[WEIGHT])
+            stored = reader.get_row(tables[0], encode_plain_key(tables[0], row), row)
+            new_counts[value] = weight + (0 if stored is None else decode_plain_row(tables[0], stored)[WEIGHT])
             for table in tables:
-                after = encode_plain_row(table, {**row, WEIGHT: new[value]}) if new[value] else b""
+                after = encode_plain_row(table, {**row, WEIGHT: new_counts[value]}) if new_counts[value] else b""
                 changes.append((table, encode_plain_key(table, row), after))
         for table in tables:
             function = "Max" if table.key[-1].descending else "Min"
             start = encode_plain_key(table, group_values, len(self._names)) if self._names else None
             stop = None if start is None else successor(start)
             rows = reader.first_rows(table, start, stop, len(values) + 1)
-            there = [decode_plain_row(table, row)[argument] for row in rows]
-            left = [v for v in there if new.get(v, 1) > 0] + [v for v, count in new.items() if count > 0]
+            stored_values = [decode_plain_row(table, row)[argument] for row in rows]
+            candidates = [v for v in stored_values if new_counts.get(v, 1) > 0] + [
+                v for v, count in new_counts.items() if count > 0
+            ]
             best = max if function == "Max" else min
-            extremes[0][function, argument] = there[0] if there else None
-            extremes[1][function, argument] = best(left, default=None)
+            extremes[0][function, argument] = stored_values[0] if stored_values else None
+            extremes[1][function, argument] = best(candidates, default=None)
         return changes
 
     def _group_row(
         self, group_values: RowValues, group_sums: Mapping[str, int], extremes: Mapping[tuple[str, str], Any]
     ) -> RowValues | None:
-        """The row of a group; None if a sum does not fit."""
+        """Return the row of a group; None if a sum does not fit."""
         row = dict(group_values)
-        for name, function, argument, counts, sums, least, most in self._measure_sources:
+        for name, function, argument, counts, sums, minimum, maximum in self._measure_sources:
             if function in EXTREME_FUNCTIONS:
                 row[name] = extremes[function, argument]
             elif not sums:
                 row[name] = group_sums[counts]
             else:
                 count, total = group_sums[counts], group_sums[sums]
-                if function == "Sum" and not least <= total <= most:
+                if function == "Sum" and not minimum <= total <= maximum:
                     return None
                 row[name] = None if not count else total if function == "Sum" else float(total) / count
         return row
 
 
 def _measure_source(measure: Measure) -> tuple[str, str, str, str, str, int, int]:
-    """A measure, what it is read from (a count, a sum), and the least and the greatest sum that fits."""
+    """Return a measure's name, function, argument, its count and sum accumulators, and the smallest and largest sum
+    that fits."""
     argument, function = measure.argument, measure.function
     if argument is None:
         return measure.name, function, "", "¤n", "", 0, 0
     is_sum = function in ("Sum", "Average")
     digits = types.decimal_digits(measure.type)
-    most = 10 ** digits[0] - 1 if digits else (1 << 63) - 1
+    maximum = 10 ** digits[0] - 1 if digits else (1 << 63) - 1
     sums = sum_accumulator(measure).name if is_sum else ""
-    return measure.name, function, argument, Accumulator("count", argument).name, sums, -most - (not digits), most
+    return measure.name, function, argument, Accumulator("count", argument).name, sums, -maximum - (not digits), maximum
 
 
 def compile_row_aggregate(
     spec: AggregateSpec, segments: Sequence[Segment], state_tables: Sequence[Sequence[Table]]
 ) -> RowAggregate | None:
-    """None if it cannot be done so."""
-    columns = compile_selection(segments[0]) if len(segments) == 1 else None
+    """Return the row-at-a-time aggregation; None if the aggregate has keys, measures or inputs that it does not
+    support."""
+    selection = compile_selection(segments[0]) if len(segments) == 1 else None
     plan = accumulator_layout(spec)
-    known = not plan.distinct_arguments and all(a.kind in ("count", "sum", "double") for a in plan.accumulators)
-    exact = all(_is_supported(m) for m in spec.measures) and not any(types.is_float(k.type) for k in spec.keys)
-    return RowAggregate(spec, columns, state_tables) if columns is not None and known and exact else None
+    is_additive = not plan.distinct_arguments and all(a.kind in ("count", "sum", "double") for a in plan.accumulators)
+    is_supported = all(_is_supported(m) for m in spec.measures) and not any(types.is_float(k.type) for k in spec.keys)
+    return (
+        RowAggregate(spec, selection, state_tables) if selection is not None and is_additive and is_supported else None
+    )
 
 
 def _single_value_column(type_: Type, value: Any) -> pa.Array:
-    """One plain value as a column."""
+    """Return one plain value as a column."""
     arrow = types.arrow(type_)
     if pa.types.is_decimal(arrow):
         return pa.array([None if value is None else to_decimal(value, arrow.scale)], arrow)
@@ -368,5 +397,9 @@ def _is_supported(measure: Measure) -> bool:
     kind = measure.argument_type
     if measure.function == "Average":
         return kind is not None and types.is_integer(kind)
-    ordered = measure.function in EXTREME_FUNCTIONS and kind in (types.STRING, types.BINARY, types.BOOLEAN)
-    return kind is None or not (types.is_float(kind) or ordered)
+    is_unsupported_extreme = measure.function in EXTREME_FUNCTIONS and kind in (
+        types.STRING,
+        types.BINARY,
+        types.BOOLEAN,
+    )
+    return kind is None or not (types.is_float(kind) or is_unsupported_extreme)

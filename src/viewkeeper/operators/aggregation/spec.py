@@ -1,4 +1,20 @@
-"""What an aggregate computes: keys and measures."""
+"""Specification of an aggregate: its keys, its measures, and the accumulators that the measures are read from.
+
+An accumulator is a function of a group's rows that adds up: counts and exact sums. A measure's value is read from
+accumulators alone, so the aggregate's law is to add the delta's accumulators to the group's and to read again.
+
+    accumulator   columns      holds
+    count         one          rows whose argument is not NULL
+    sum           one          Σ of integers, or of a decimal's unscaled integers (up to 18 digits)
+    wide          two          the same for longer decimals, as Σ of the lower and Σ of the upper 64 bits
+    double        one          Σ of integers cast to DOUBLE, which are integers again
+    exact         bucket rows  Σ of doubles (`exact_float_sum`)
+    square        bucket rows  Σ of their squares
+
+Counts are 64-bit and sums 128-bit integers; none can overflow below 2^62 rows. Decimals enter as their unscaled
+integers and leave with the result's scale restored, without a copy. A distinct accumulator counts each value of a group
+once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +37,7 @@ from viewkeeper.operators.aggregation import exact_float_sum
 
 @dataclass(frozen=True)
 class Measure:
-    """One aggregate: `function` (a Catalyst class name) of the input column `argument` (None: count(*))."""
+    """One measure: `function` (a Catalyst class name) of the input column `argument` (None: count(*))."""
 
     name: str
     function: str
@@ -41,31 +57,13 @@ class AggregateSpec:
     measures: tuple[Measure, ...]
 
 
-# Measures and the accumulators they are read from.
-#
-# An accumulator is a function of a group's rows that adds up: counts and exact sums. A measure's value is read from
-# accumulators alone, so adding the delta's accumulators to the group's and reading again is the aggregate's whole law.
-#
-#     accumulator   columns      holds
-#     count         one          rows whose argument is not NULL
-#     sum           one          Σ of integers, or of a decimal's unscaled integers (up to 18 digits)
-#     wide          two          the same for longer decimals, as Σ of the lower and Σ of the upper 64 bits
-#     double        one          Σ of integers cast to DOUBLE, which are integers again
-#     exact         bucket rows  Σ of doubles (`exact`)
-#     square        bucket rows  Σ of their squares
-#
-# Counts are 64-bit and sums 128-bit integers; none can overflow below 2^62 rows. Decimals enter as their unscaled
-# integers and leave with the result's scale put back, without a copy. A distinct accumulator sees each value of a group
-# once.
-
-
 VARIANCES = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
 EXTREME_FUNCTIONS = ("Min", "Max")
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """One additive fact about an argument."""
+    """One additive quantity of an argument."""
 
     kind: str
     argument: str
@@ -77,7 +75,7 @@ class Accumulator:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Its state columns; bucket rows have none of their own."""
+        """Its state columns; accumulators with bucket rows have none of their own."""
         if self.is_bucketed:
             return ()
         return (f"{self.name}_l", f"{self.name}_u") if self.kind == "wide" else (self.name,)
@@ -91,7 +89,7 @@ class Accumulator:
         return self.kind in ("exact", "square")
 
     def terms_sql(self) -> tuple[str, ...]:
-        """SQL over the raw argument for what each state column adds up, before the weight."""
+        """Return SQL over the raw argument for the term of each state column, before the weight."""
         a = self.argument
         if self.kind == "count":
             return (f"CASE WHEN {quoted(a)} IS NOT NULL THEN 1 ELSE 0 END",)
@@ -103,13 +101,13 @@ class Accumulator:
 
     @property
     def sql_type(self) -> str:
-        """In SQL; Arrow has a HUGEINT as decimal128(38, 0)."""
+        """The type in SQL; in Arrow, a HUGEINT is decimal128(38, 0)."""
         return "BIGINT" if self.is_count else "HUGEINT"
 
 
 @dataclass(frozen=True)
 class AccumulatorLayout:
-    """What an aggregate keeps: its accumulators, and the arguments whose values are counted."""
+    """The state of an aggregate: its accumulators, and the arguments whose values are counted."""
 
     accumulators: tuple[Accumulator, ...]
     value_arguments: tuple[str, ...]
@@ -126,7 +124,7 @@ class AccumulatorLayout:
 
     @cached_property
     def count_columns(self) -> tuple[str, ...]:
-        """The names of the state columns that count; that of all rows is the first."""
+        """The state columns that count; the count of all rows is the first."""
         return ("¤n", *(a.name for a in self.plain_accumulators if a.is_count))
 
     @cached_property
@@ -135,7 +133,7 @@ class AccumulatorLayout:
 
     @cached_property
     def additive_columns(self) -> tuple[str, ...]:
-        """The names of all state columns that add up."""
+        """All state columns that add up."""
         columns = tuple(c for a in self.plain_accumulators for c in a.columns)
         return ("¤n", *columns, "¤x") if self.bucketed_accumulators else ("¤n", *columns)
 
@@ -156,7 +154,7 @@ def accumulator_layout(spec: AggregateSpec) -> AccumulatorLayout:
 
 
 def accumulators_of(measure: Measure) -> tuple[Accumulator, ...]:
-    """The accumulators that a measure is read from."""
+    """Return the accumulators that a measure is read from."""
     a, d, function = measure.argument, measure.distinct, measure.function
     if a is None:
         if function == "Count":
@@ -175,7 +173,7 @@ def accumulators_of(measure: Measure) -> tuple[Accumulator, ...]:
 
 
 def sum_accumulator(measure: Measure) -> Accumulator:
-    """The accumulator of Sum and Average, by the argument's type."""
+    """Return the accumulator of Sum and Average, by the argument's type."""
     if measure.argument is None:
         raise Defect(f"{measure.function} has no argument.")
     kind = measure.argument_type or types.VOID
@@ -184,7 +182,7 @@ def sum_accumulator(measure: Measure) -> Accumulator:
     if types.is_float(kind):
         return Accumulator("exact", measure.argument, measure.distinct)
     if types.is_integer(kind):
-        # Spark's average casts each value to DOUBLE first, which only a BIGINT can lose digits in.
+        # Spark's average casts each value to DOUBLE first; only a BIGINT can lose digits by that.
         lossy = measure.function == "Average" and kind == types.BIGINT
         return Accumulator("double" if lossy else "sum", measure.argument, measure.distinct)
     raise Unsupported(f"{measure.function} of {kind} is not supported.")
@@ -203,7 +201,7 @@ def raw_upper_column(argument: str) -> str:
 
 
 def with_raw_columns(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.Table:
-    """The rows with the raw columns that the accumulators' terms read: integers of decimals, bits of doubles."""
+    """Return the rows with the raw columns that the accumulators' terms read: integers of decimals, bits of doubles."""
     for accumulator in accumulators:
         a = accumulator.argument
         if accumulator.kind in ("sum", "exact", "square") and raw_column(a) not in rows.column_names:
@@ -217,7 +215,7 @@ def with_raw_columns(rows: pa.Table, accumulators: Iterable[Accumulator]) -> pa.
 
 
 def rescale_decimals(column: Any, arrow_type: pa.DataType) -> Any:
-    """A column of unscaled integers (decimal128) as decimals of this type: the same bytes under another type."""
+    """Return unscaled integers (decimal128) as decimals of this type: the same bytes under another type."""
     array = one_chunk(column)
     return pa.Array.from_buffers(arrow_type, len(array), array.buffers(), offset=array.offset)
 
@@ -229,7 +227,7 @@ def unscale_decimals(column: Any) -> Any:
 
 
 def _split_halves(array: Any) -> tuple[Any, Any]:
-    """The lower and upper 64 bits of decimals, as uint64 and int64 arrays."""
+    """Return the lower and upper 64 bits of decimals, as uint64 and int64 arrays."""
     validity, data = array.buffers()
     words = np.frombuffer(data, np.uint64)[: 2 * (array.offset + len(array))]
     lower, upper = (pa.py_buffer(np.ascontiguousarray(words[i::2])) for i in (0, 1))

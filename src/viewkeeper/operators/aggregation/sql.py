@@ -1,10 +1,8 @@
-"""The statements of an aggregate. Each is text made once for a spec; DuckDB prepares it once.
+"""SQL of an aggregate. Each text is generated once for a spec, and DuckDB prepares it once.
 
-vectors  rows → one vector a group, and bucket rows
-values   rows → (group, value, weight)
-flips    values whose weight leaves or reaches zero
-sums     old and delta vectors → one row a touched group with both sides: ¤n_o, ¤n_n, <accumulator>_o, …
-read     such rows → −old +new of the measures, with `_bad`: −1 for a negative group, i for measure i out of range
+vectors_sql            rows → one vector for each group, and bucket rows
+values_sql             rows → (group, value, weight)
+distinct_changes_sql   old values and a delta → values whose weight leaves or reaches zero
 """
 
 from __future__ import annotations
@@ -21,7 +19,8 @@ _GROUP_BITS = 0xFFFF_0000_0000_0000
 
 @lru_cache(maxsize=1024)
 def vectors_sql(spec: AggregateSpec, accumulators: tuple[Accumulator, ...], distinct: bool) -> str:
-    """Accumulators that are not fed get zeros, so every vector has the same columns."""
+    """Return the statement for vectors. Accumulators that are not requested get zeros, so all vectors have the same
+    columns."""
     plan = accumulator_layout(spec)
     keys = _quoted_keys(spec)
     sums = [("0" if distinct else "coalesce(sum(¤w), 0)") + "::BIGINT AS ¤n"]
@@ -34,14 +33,16 @@ def vectors_sql(spec: AggregateSpec, accumulators: tuple[Accumulator, ...], dist
     main = f"SELECT {_join_list(*keys, *sums)} FROM rows{_group_by_sql(keys)}"
     if not plan.bucketed_accumulators:
         if spec.keys and not plan.value_arguments:
-            # A group whose values changed is touched, even where its vector did not: only without them zeros may go.
+            # With values, a zero vector is needed to mark the group as touched; without them it can be dropped.
             main = f"SELECT * FROM ({main}) WHERE {' OR '.join(f'{quoted(c)} <> 0' for c in plan.additive_columns)}"
         return f"SELECT *, {key_hash_sql(spec)} AS ¤h FROM ({main})"
     parts = [f"SELECT *, (-1)::INTEGER AS ¤b, 0::HUGEINT AS ¤x FROM ({main})"]
     for i, accumulator in enumerate(plan.bucketed_accumulators):
         split = exact_float_sum.sum_terms_sql if accumulator.kind == "exact" else exact_float_sum.square_terms_sql
-        kept = "".join(f"{k}, " for k in keys)
-        for select in split(quoted(raw_column(accumulator.argument)), kept) if accumulator in accumulators else ():
+        key_columns = "".join(f"{k}, " for k in keys)
+        for select in (
+            split(quoted(raw_column(accumulator.argument)), key_columns) if accumulator in accumulators else ()
+        ):
             summed = f"¤bucket + {i * exact_float_sum.BUCKETS} AS ¤b, sum(¤term * ¤times) AS ¤x"
             parts.append(
                 f"SELECT {_join_list(*keys, *zeros)}, {summed} FROM ({select})"
@@ -73,7 +74,8 @@ def key_hash_sql(spec: AggregateSpec) -> str:
 
 
 def value_hash_sql(spec: AggregateSpec, argument: str) -> str:
-    """By group; by group and value where only single values are looked up, still distributed by group."""
+    """Return the hash of a value row: the group's, or, where only single values are looked up, the group's top 16 bits
+    and bits of the value's hash. Both partition the rows by group."""
     if argument in accumulator_layout(spec).extreme_arguments:
         return key_hash_sql(spec)
     return (
@@ -82,12 +84,14 @@ def value_hash_sql(spec: AggregateSpec, argument: str) -> str:
 
 
 def _normalized_value_sql(spec: AggregateSpec, argument: str) -> str:
-    """−0.0 as 0.0 and one NaN: as values to compare they are the same."""
+    """Return the value with −0.0 as 0.0 and a single NaN, because these compare as equal."""
     kind = next(m.argument_type for m in spec.measures if m.argument == argument) or types.VOID
     if not types.is_float(kind):
         return quoted(argument)
-    duck = types.duckdb(kind)
-    return f"CASE WHEN isnan({quoted(argument)}) THEN 'nan'::{duck} ELSE {quoted(argument)} + 0::{duck} END"
+    duckdb_type = types.duckdb(kind)
+    return (
+        f"CASE WHEN isnan({quoted(argument)}) THEN 'nan'::{duckdb_type} ELSE {quoted(argument)} + 0::{duckdb_type} END"
+    )
 
 
 def _quoted_keys(spec: AggregateSpec) -> list[str]:

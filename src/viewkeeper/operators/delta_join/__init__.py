@@ -1,1 +1,1 @@
-"""Lookup paths that several views share, over partial rows whose columns are read late."""
+"""Shared join paths: the lookups that several views have in common, over partial rows with late materialization."""

@@ -1,18 +1,18 @@
-"""Routes: the lookup paths of all views from the changes of one table, followed together.
+"""Delta join: the join paths of all views from the changes of one table, followed together.
 
-    delta ──find──▶ +place in orders ──find──▶ +place in customer ──┬─▶ exit to q3's aggregate
-      │                                                             └─▶ exit to q10's aggregate
-      └──matches──▶ new rows: (delta's place, place in lineitem) ──▶ …
+    delta ──unique──▶ + row id in orders ──unique──▶ + row id in customer ──┬─▶ exit to q3's aggregate
+      │                                                                     └─▶ exit to q10's aggregate
+      └──expand──▶ new partial rows: (row id in delta, row id in lineitem) ──▶ …
 
-A row on its way (`underway`) is a tuple of places: its place in the delta, in orders, in customer, … A lookup by a
-unique key adds a place to the same rows, so it is made once, whoever wants it and in whatever order; any other lookup
-makes new rows. For each way out (an *exit*) a row has a bit: whether the exit still wants it. A condition takes the bit
-from the rows that do not meet it, one statement for all conditions of all views that can be judged at this point, and a
-lookup is made for the rows that somebody wants. Columns are taken at the exit, and only those that are used there.
+A partial row (`partial_rows`) is a tuple of row ids: in the delta, in orders, in customer, … A lookup by a unique key
+adds a row id to the same partial rows, so it runs once for all views that need it, in any order; any other lookup makes
+new partial rows. For each exit, a partial row has a bit: whether the exit still needs it. A condition clears the bits
+of rows that do not meet it; the conditions of all views that can be evaluated at one point are evaluated together, and
+a lookup runs for the rows that an exit needs. Columns are materialized at the exit, and only those that are used there.
 
-    −1 row and +1 row of one key, alike in all that an exit uses  ⇒  the exit wants neither
+    −1 row and +1 row of one key with the same values in all columns that an exit uses  ⇒  the exit needs neither
 
-What an exit gives is what the lookups that it stands for would have given, but for rows that cancel.
+The output at an exit equals that of the lookups which the delta join retires, except for rows that cancel.
 """
 
 from __future__ import annotations
@@ -53,20 +53,23 @@ from viewkeeper.state.run import Run, weights_of
 
 _EMPTY_ROWS = pa.table({WEIGHT: pa.array([], pa.int64())})
 _PARTIAL_ROW_BYTES = 64
-"""Bytes of a row on its way: a few places, the weight, the bits."""
+"""Bytes of a partial row: a few row ids, the weight, the exit mask."""
 
 
 @dataclass(frozen=True)
 class ExitSegment(Segment):
-    """The segment after the last lookup of a path, without the conditions that were judged on the way."""
+    """The segment after the last lookup of a path, without the conditions that were evaluated on the path."""
 
     exit: Exit = field(default=Exit(-1, "", ()))
 
 
 @dataclass(frozen=True)
 class DeltaJoin(Operator):
-    """All paths from the changes of one table. `alike`: groups of exits with the columns of the delta that they use
-    beside the conditions on it alone."""
+    """All paths from the changes of one table.
+
+    `cancellation_groups`: groups of exits, as bits, with the columns of the delta that they use beside the conditions
+    on the delta alone.
+    """
 
     delta: Segment
     key: tuple[str, ...]
@@ -112,22 +115,24 @@ class DeltaJoin(Operator):
     def run(self, context: ExecutionContext, ports: Ports) -> Iterator[ExitRows]:
         if not ports[0]:
             return
-        lying: dict[tuple[str, bool], LookupCursor] = {}
+        cursors: dict[tuple[str, bool], LookupCursor] = {}
 
-        def look(arrangement: str, fresh: bool) -> LookupCursor:
-            if (arrangement, fresh) not in lying:
+        def cursor_of(arrangement: str, new_state: bool) -> LookupCursor:
+            if (arrangement, new_state) not in cursors:
                 slot = f"{arrangement}/0"
-                lying[arrangement, fresh] = LookupCursor((context.new(slot) if fresh else context.old(slot)).runs)
-            return lying[arrangement, fresh]
+                cursors[arrangement, new_state] = LookupCursor(
+                    (context.new(slot) if new_state else context.old(slot)).runs
+                )
+            return cursors[arrangement, new_state]
 
-        ahead = SemijoinReduction(context.statements, self.semijoin_nodes, self.semijoin_modes, self.id, look)
+        semijoin = SemijoinReduction(context.statements, self.semijoin_nodes, self.semijoin_modes, self.id, cursor_of)
         for piece in context.memory.pieces(concat_deltas(ports[0])):
             yield from follow_paths(
-                ahead, self, piece.combine_chunks(), look, context.memory.piece_rows(_PARTIAL_ROW_BYTES)
+                semijoin, self, piece.combine_chunks(), cursor_of, context.memory.piece_rows(_PARTIAL_ROW_BYTES)
             )
         for step in all_steps(self.path):
-            for lookup in step.lookup_ids if step.relation in ahead.skipped else ():
-                context.skipped[lookup] = ahead.skipped[step.relation]
+            for lookup in step.lookup_ids if step.relation in semijoin.skipped else ():
+                context.skipped[lookup] = semijoin.skipped[step.relation]
 
     @cached_property
     def semijoin_nodes(self) -> Mapping[int, SemijoinNode]:
@@ -135,17 +140,17 @@ class DeltaJoin(Operator):
 
 
 def select_delta_joins(operators: Iterable[Operator]) -> Iterator[DeltaJoin]:
-    """Those of a flow's form, for who tells what they share."""
+    """Yield the delta joins among operators."""
     return (operator for operator in operators if isinstance(operator, DeltaJoin))
 
 
 class ExitRows:
-    """Underway that have arrived at exits."""
+    """Partial rows that have arrived at exits."""
 
     def __init__(self) -> None:
         self.num_rows = 0
         self.by_source: Counter[str] = Counter()
-        """Underway by the lookup that would have given them."""
+        """The number of rows by the retired lookup whose output they replace."""
         self._rows_by_exit: dict[int, list[tuple[PartialRows, RowIds]]] = {}
 
     def add(self, exit_: Exit, rows: PartialRows, row_positions: RowIds) -> None:
@@ -154,35 +159,35 @@ class ExitRows:
         self.by_source[exit_.source] += len(row_positions)
 
     def table_at(self, segment: Segment | None) -> pa.Table:
-        """What arrived at the exit before this segment."""
+        """Return the rows at the exit before this segment, materialized."""
         if not isinstance(segment, ExitSegment):
             raise Defect("Underway leave their routes by exits only.")
-        parts = self._rows_by_exit.get(segment.exit.number, ())
-        if not parts:
+        selections = self._rows_by_exit.get(segment.exit.number, ())
+        if not selections:
             return _EMPTY_ROWS
-        tables = [rows.materialize(segment.exit.columns, some) for rows, some in parts]
+        tables = [rows.materialize(segment.exit.columns, positions) for rows, positions in selections]
         return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0]
 
 
 def rows_by_lookup(output: pa.Table | ExitRows) -> Mapping[str, int]:
-    """How many rows an output has in the place of others', by those."""
+    """Return how many rows of an output replace those of retired lookups, by lookup."""
     return output.by_source if isinstance(output, ExitRows) else {}
 
 
 def follow_paths(
     semijoin: SemijoinReduction, operator: DeltaJoin, delta: pa.Table, cursor_of: CursorLookup, max_rows: int
 ) -> Iterator[ExitRows]:
-    """The rows that arrive at the exits, about so many at a time."""
+    """Yield the rows that arrive at the exits, about `max_rows` at a time."""
     count = delta.num_rows
-    everyone = [np.full(count, mask_word(operator.exit_mask, w)) for w in range(mask_word_count(operator.exit_mask))]
-    lying = {DELTA: LookupCursor([Run(delta)])}
-    rows = PartialRows(semijoin, lying, {DELTA: np.arange(count)}, weights_of(delta), everyone)
-    for check in operator.path.filters:
-        rows.filter(check, operator.exit_mask)
+    exit_masks = [np.full(count, mask_word(operator.exit_mask, w)) for w in range(mask_word_count(operator.exit_mask))]
+    cursors = {DELTA: LookupCursor([Run(delta)])}
+    rows = PartialRows(semijoin, cursors, {DELTA: np.arange(count)}, weights_of(delta), exit_masks)
+    for path_filter in operator.path.filters:
+        rows.filter(path_filter, operator.exit_mask)
     _cancel_unchanged(semijoin.statements, operator, delta, rows)
     found = ExitRows()
-    for exit_, mine, some in _follow_path(operator.path, rows, cursor_of, max_rows):
-        found.add(exit_, mine, some)
+    for exit_, partial_rows, positions in _follow_path(operator.path, rows, cursor_of, max_rows):
+        found.add(exit_, partial_rows, positions)
         if found.num_rows > max_rows:
             yield found
             found = ExitRows()
@@ -196,36 +201,36 @@ def _follow_path(
     for step in path.steps:
         rows.extend_unique(step, cursor_of(step.arrangement, step.new_state))
     for exit_ in path.exits:
-        if len(some := rows.rows_with_exits(1 << exit_.number)):
-            yield exit_, rows, some
-    for step, after in path.branches:
-        for more in rows.expand(step, cursor_of(step.arrangement, step.new_state), max_rows):
-            for check in after.filters:
-                more.filter(check, step.exit_mask)
-            yield from _follow_path(after, more, cursor_of, max_rows)
+        if len(positions := rows.rows_with_exits(1 << exit_.number)):
+            yield exit_, rows, positions
+    for step, branch in path.branches:
+        for expanded in rows.expand(step, cursor_of(step.arrangement, step.new_state), max_rows):
+            for path_filter in branch.filters:
+                expanded.filter(path_filter, step.exit_mask)
+            yield from _follow_path(branch, expanded, cursor_of, max_rows)
 
 
 def _cancel_unchanged(statements: PreparedStatements, operator: DeltaJoin, delta: pa.Table, rows: PartialRows) -> None:
-    """A row that was changed only where an exit does not look goes neither way through it."""
-    order = radix_argsort(codes := hash_keys(statements, delta, operator.key))
-    together = np.flatnonzero(codes[order[1:]] == codes[order[:-1]])
-    one, other = order[together], order[together + 1]
-    opposite = rows.weights[one] == -rows.weights[other]
-    one, other = one[opposite], other[opposite]
-    if not len(one):
+    """Clear an exit's bits for pairs of −1 and +1 rows that are equal in all columns that the exit uses."""
+    order = radix_argsort(hashes := hash_keys(statements, delta, operator.key))
+    pair_starts = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    left, right = order[pair_starts], order[pair_starts + 1]
+    opposite = rows.weights[left] == -rows.weights[right]
+    left, right = left[opposite], right[opposite]
+    if not len(left):
         return
-    same: dict[str, npt.NDArray[np.bool_]] = {}
+    equal_by_column: dict[str, npt.NDArray[np.bool_]] = {}
     for columns, exits in operator.cancellation_groups:
-        is_same = np.ones(len(one), np.bool_)
-        for name in dict.fromkeys([*columns, *operator.key]):  # the key at last: it is the same but for collisions
-            if name not in same:
-                same[name] = identical_rows_at(delta.select([name]), one, other)
-            is_same &= same[name]
+        is_same = np.ones(len(left), np.bool_)
+        for name in dict.fromkeys([*columns, *operator.key]):  # the key last: it is equal except for hash collisions
+            if name not in equal_by_column:
+                equal_by_column[name] = identical_rows_at(delta.select([name]), left, right)
+            is_same &= equal_by_column[name]
             if not is_same.any():
                 break
         if not is_same.any():
             continue
-        first, second = one[is_same], other[is_same]
+        first, second = left[is_same], right[is_same]
         for word in mask_word_indexes(exits):
             bits = rows.exit_masks[word]
             both = bits[first] & bits[second] & mask_word(exits, word)

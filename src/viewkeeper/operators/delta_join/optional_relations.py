@@ -1,10 +1,10 @@
-"""Lookup of an optional relation: rows stay with NULLs where they meet no row, or go where they meet one.
+"""Lookup in an optional relation: left outer and anti joins.
 
-    left     l ⟕ R = { (l, r) : r in R meets l }, or (l, NULL) if there is none
+    left     l ⟕ R = { (l, r) : r in R matches l }, or (l, NULL) if there is none
     anti     l ▷ R = l if there is none
 
-Whether a row meets anything is decided by the sum of the weights of what it meets, after its key and all conditions
-were compared: rows of one hash may have other keys, and a row of one run may be taken back by another.
+Whether a row has a match is decided by the sum of the weights of its matches, after its key and all conditions were
+compared: rows with the same hash may have other keys, and a row of one run may be deleted by another run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from viewkeeper.resources.prepared_statements import PreparedStatements
 
 @dataclass(frozen=True)
 class MatchCondition:
-    """The conditions under which a row meets another, over the columns of both."""
+    """The conditions under which two rows match, over the columns of both."""
 
     conditions: tuple[Expr, ...]
 
@@ -48,7 +48,7 @@ class MatchCondition:
 
 
 def with_row_numbers(probe: pa.Table) -> pa.Table:
-    """The rows with their numbers, by which what they meet is told apart."""
+    """Return the rows with their numbers, which identify the probe row of each match."""
     return probe.append_column(ROW_INDEX, pa.array(np.arange(probe.num_rows)))
 
 
@@ -58,18 +58,21 @@ def filter_matches(
     candidates: Iterator[pa.Table],
     match_weights: npt.NDArray[np.int64],
 ) -> Iterator[pa.Table]:
-    """Of the numbered rows with others of the same hash those that meet them; `net` adds up what each row meets."""
+    """Yield the matches among numbered probe rows joined with rows of the same hash; add up each probe row's match
+    weights in `match_weights`."""
     for rows in candidates:
-        is_met = match.evaluate(statements, rows)
-        if not is_met.any():
+        is_match = match.evaluate(statements, rows)
+        if not is_match.any():
             continue
-        met = rows if is_met.all() else rows.filter(pa.array(is_met))
-        np.add.at(match_weights, one_chunk(met.column(ROW_INDEX)).to_numpy(), one_chunk(met.column(WEIGHT)).to_numpy())
-        yield met
+        matches = rows if is_match.all() else rows.filter(pa.array(is_match))
+        np.add.at(
+            match_weights, one_chunk(matches.column(ROW_INDEX)).to_numpy(), one_chunk(matches.column(WEIGHT)).to_numpy()
+        )
+        yield matches
 
 
 def with_null_columns(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    """The rows with NULLs in further columns."""
+    """Return the rows with further columns of NULLs."""
     for c in columns:
         rows = rows.append_column(c.name, pa.nulls(rows.num_rows, types.arrow(c.type)))
     return rows

@@ -1,8 +1,9 @@
-"""The bits of a run's rows that say which exits can be reached from them (`ahead` has the law).
+"""Reachability bitmaps: for each row of a run, the exits that can be reached from it (`semijoin` has the law).
 
-hear     what has come alive where the rows look next: they get its bits, and tell those before them in turn
-bits     of some rows
-narrowed the rows of a range that have any
+update         applies the keys that have become reachable in the lookups behind the rows: rows that look them up
+               get their bits, and their own keys are logged for the lookups before them
+exit_masks_of  the bits of some rows
+filter_ranges  the rows of a range that have any bit
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from viewkeeper.state.row_ranges import expand_ranges
 from viewkeeper.state.run import Run
 
 _ADDED_ROWS_SHARE = 8
-"""Rows that came alive are kept beside the others up to this part of those."""
+"""Rows that became reachable are kept in a separate list up to this fraction of the main list."""
 _MIN_ADDED_ROWS = 1024
 
 
 @dataclass(frozen=True)
 class ReachableKeys:
-    """Keys that have come alive, ascending and each once, and the bits that they have got: a row for each word."""
+    """Keys that have become reachable, ascending and distinct, and the bits that they got: one row of `masks` for each
+    word."""
 
     keys: Hashes
     masks: Words
@@ -74,41 +76,42 @@ class ReachabilityBitmap:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether so much has been added since it was worked out that it is worth it to see what has died."""
+        """Whether more keys have been added than rows and keys were read to compute the bitmap. Then it is computed
+        again, which drops what deleted rows had made reachable."""
         return self._added_keys > self._build_cost
 
     def update(self, child_bitmaps: Sequence[Sequence[ReachabilityBitmap]]) -> None:
-        """Take in what has come alive where the own rows look next."""
+        """Apply the keys that have become reachable in the lookups of the rows."""
         changed = []
-        for door, runs in zip(self._child_lookups, child_bitmaps, strict=True):
-            for news in door.unread_keys(runs):
-                self._added_keys += len(news.keys)
-                changed.append(door.apply_keys(news))
+        for lookup, runs in zip(self._child_lookups, child_bitmaps, strict=True):
+            for keys in lookup.unread_keys(runs):
+                self._added_keys += len(keys.keys)
+                changed.append(lookup.apply_keys(keys))
         if self._is_initialised:
             self._add_reachable(np.unique(np.concatenate(changed)) if changed else _NO_ROW_IDS)
             return
         self._is_initialised = True
         self._build_cost, self._added_keys = self._build_cost + self._added_keys, 0
-        for door in self._child_lookups:
-            self._reachable_masks &= door.matched_masks | ~(door.exit_mask & self._enabled_mask)
+        for lookup in self._child_lookups:
+            self._reachable_masks &= lookup.matched_masks | ~(lookup.exit_mask & self._enabled_mask)
         self._list_reachable_rows()
-        told = self._masks_for_parents(slice(None))
-        some = np.flatnonzero(told.any(axis=0))
-        self.reachable_key_log.append(ReachableKeys.deduplicate(self._run.hashes[some], told[:, some]))
+        parent_masks = self._masks_for_parents(slice(None))
+        row_ids = np.flatnonzero(parent_masks.any(axis=0))
+        self.reachable_key_log.append(ReachableKeys.deduplicate(self._run.hashes[row_ids], parent_masks[:, row_ids]))
 
     def _add_reachable(self, row_ids: RowIds) -> None:
-        """Rows that may have got bits."""
+        """Add the bits that these rows may have got."""
         if not len(row_ids):
             return
-        live = self._filter_masks[:, row_ids]
-        for door in self._child_lookups:
-            live &= door.matched_masks[:, row_ids] | ~(door.exit_mask & self._enabled_mask)
-        is_more = (live & ~self._reachable_masks[:, row_ids]).any(axis=0)
-        row_ids, live = row_ids[is_more], live[:, is_more]
+        masks = self._filter_masks[:, row_ids]
+        for lookup in self._child_lookups:
+            masks &= lookup.matched_masks[:, row_ids] | ~(lookup.exit_mask & self._enabled_mask)
+        has_new_bits = (masks & ~self._reachable_masks[:, row_ids]).any(axis=0)
+        row_ids, masks = row_ids[has_new_bits], masks[:, has_new_bits]
         if not len(row_ids):
             return
         is_new = ~self._reachable_masks[:, row_ids].any(axis=0)
-        self._reachable_masks[:, row_ids] = live
+        self._reachable_masks[:, row_ids] = masks
         if not self._unreduced_mask.any():
             self._added_row_ids = np.union1d(self._added_row_ids, row_ids[is_new])
             if len(self._added_row_ids) > max(_MIN_ADDED_ROWS, len(self._reachable_row_ids) // _ADDED_ROWS_SHARE):
@@ -118,23 +121,24 @@ class ReachabilityBitmap:
         )
 
     def _masks_for_parents(self, row_ids: RowIds | slice) -> Words:
-        """The bits by which others know that a row is there for them."""
-        told: Words = (self._reachable_masks[:, row_ids] & self._global_mask) | (
+        """Return the bits that lookups before the rows see: in global mode those of reachable exits, in local mode
+        those of the conditions on the row alone."""
+        masks: Words = (self._reachable_masks[:, row_ids] & self._global_mask) | (
             self._filter_masks[:, row_ids] & ~self._global_mask
         )
-        return told
+        return masks
 
     def _list_reachable_rows(self) -> None:
-        """List the rows that are alive, and for each place how many of them are before it."""
-        is_live: Flags = np.bitwise_or.reduce(self._reachable_masks | self._unreduced_mask, axis=0) != 0
-        self._reachable_row_ids = np.flatnonzero(is_live)
-        self._reachable_before = np.zeros(len(is_live) + 1, np.int32)
-        np.cumsum(is_live, out=self._reachable_before[1:])
+        """List the reachable rows, and for each row id the number of reachable rows before it."""
+        is_reachable: Flags = np.bitwise_or.reduce(self._reachable_masks | self._unreduced_mask, axis=0) != 0
+        self._reachable_row_ids = np.flatnonzero(is_reachable)
+        self._reachable_before = np.zeros(len(is_reachable) + 1, np.int32)
+        np.cumsum(is_reachable, out=self._reachable_before[1:])
         self._added_row_ids = _NO_ROW_IDS
 
     def filter_ranges(self, start: RowIds, stop: RowIds) -> Iterator[tuple[RowIds, RowIds, RowIds]]:
-        """The rows in each range that are alive: (first, how many, of what list of places)."""
-        first, last = (self._reachable_before[places].astype(np.int64) for places in (start, stop))
+        """Yield the reachable rows of each range: (first position, count, list of row ids)."""
+        first, last = (self._reachable_before[row_ids].astype(np.int64) for row_ids in (start, stop))
         yield first, last - first, self._reachable_row_ids
         self._skipped_count += int((stop - start).sum() - (last - first).sum())
         if len(self._added_row_ids):
@@ -143,18 +147,18 @@ class ReachabilityBitmap:
             self._skipped_count -= int((last - first).sum())
 
     def take_skipped_count(self) -> int:
-        """How many rows it has kept from lookups since it was last asked."""
-        found, self._skipped_count = self._skipped_count, 0
-        return found
+        """Return the number of rows that `filter_ranges` has skipped since the last call, and reset it."""
+        count, self._skipped_count = self._skipped_count, 0
+        return count
 
     def exit_masks_of(self, row_ids: RowIds) -> Mapping[int, Words]:
-        """By word: the exits that the rows at these places can reach."""
-        found = self._reachable_masks[:, row_ids] | self._unreduced_mask
-        return dict(zip(self.word_indexes, found, strict=True))
+        """Return, by word, the exits that the rows with these ids can reach."""
+        masks = self._reachable_masks[:, row_ids] | self._unreduced_mask
+        return dict(zip(self.word_indexes, masks, strict=True))
 
 
 class _ChildLookup:
-    """One lookup by a run's rows: their keys, and the bits of what was found alive behind each so far."""
+    """One lookup by a run's rows: their keys, and the bits of the reachable rows found for each so far."""
 
     def __init__(
         self,
@@ -171,30 +175,34 @@ class _ChildLookup:
         self._log_positions: dict[ReachabilityBitmap, int] = {}
 
     def unread_keys(self, bitmaps: Sequence[ReachabilityBitmap]) -> Iterator[ReachableKeys]:
-        """What was not heard yet of the runs behind it. Those that are gone are forgotten."""
-        heard, self._log_positions = self._log_positions, {run: len(run.reachable_key_log) for run in bitmaps}
-        for run in bitmaps:
-            yield from run.reachable_key_log[heard.get(run, 0) :]
+        """Yield the keys that the runs of the lookup have logged since the last call. Positions of runs that no longer
+        exist are dropped."""
+        read_positions, self._log_positions = (
+            self._log_positions,
+            {bitmap: len(bitmap.reachable_key_log) for bitmap in bitmaps},
+        )
+        for bitmap in bitmaps:
+            yield from bitmap.reachable_key_log[read_positions.get(bitmap, 0) :]
 
     def apply_keys(self, reachable_keys: ReachableKeys) -> RowIds:
-        """The rows with one of these keys, which get its bits."""
+        """Give the rows with one of these keys the key's bits; return their row ids."""
         if not len(reachable_keys.keys) or not len(self.keys):
             return _NO_ROW_IDS
         if len(reachable_keys.keys) * _KEY_SEARCH_RATIO < len(self.keys):
             order, ascending = self._sorted_keys
-            low = np.searchsorted(ascending, reachable_keys.keys, "left")
-            count = np.searchsorted(ascending, reachable_keys.keys, "right") - low
-            places, which = order[expand_ranges(low, count)], np.repeat(np.arange(len(count)), count)
+            start = np.searchsorted(ascending, reachable_keys.keys, "left")
+            count = np.searchsorted(ascending, reachable_keys.keys, "right") - start
+            row_ids, key_index = order[expand_ranges(start, count)], np.repeat(np.arange(len(count)), count)
         else:
-            at = np.minimum(np.searchsorted(reachable_keys.keys, self.keys), len(reachable_keys.keys) - 1)
-            places = np.flatnonzero(reachable_keys.keys[at] == self.keys)
-            which = at[places]
+            position = np.minimum(np.searchsorted(reachable_keys.keys, self.keys), len(reachable_keys.keys) - 1)
+            row_ids = np.flatnonzero(reachable_keys.keys[position] == self.keys)
+            key_index = position[row_ids]
         if self._is_key_present is not None:
-            there = self._is_key_present[places]
-            places, which = places[there], which[there]
-        for line, bits in zip(self._mask_rows, reachable_keys.masks, strict=True):
-            self.matched_masks[line][places] |= bits[which]
-        return places
+            is_present = self._is_key_present[row_ids]
+            row_ids, key_index = row_ids[is_present], key_index[is_present]
+        for mask_row, bits in zip(self._mask_rows, reachable_keys.masks, strict=True):
+            self.matched_masks[mask_row][row_ids] |= bits[key_index]
+        return row_ids
 
     @cached_property
     def _sorted_keys(self) -> tuple[RowIds, Hashes]:
@@ -204,19 +212,19 @@ class _ChildLookup:
 
 _NO_ROW_IDS = np.zeros(0, np.int64)
 _KEY_SEARCH_RATIO = 4
-"""Keys are looked up among a run's rows if there are so many times fewer, else the rows among the keys."""
+"""If the keys are this many times fewer than the run's rows, keys are searched among rows, else rows among keys."""
 
 
 def _hash_lookup_keys(
     statements: PreparedStatements, rows: pa.Table, columns: tuple[str, ...]
 ) -> tuple[Hashes, Flags | None]:
-    """The hashes of the keys that rows look up, and which rows have one: NULL equals nothing."""
+    """Return the hashes of the keys that rows look up, and which rows have a key: NULL equals nothing."""
     has_key: Flags | None = None
     for name in columns:
         column = one_chunk(rows.column(name))
         if column.null_count:
-            valid = np.asarray(column.is_valid())
-            has_key = valid if has_key is None else has_key & valid
+            is_valid = np.asarray(column.is_valid())
+            has_key = is_valid if has_key is None else has_key & is_valid
     return hash_keys(statements, rows, columns), has_key
 
 
@@ -227,6 +235,6 @@ def _evaluate_filter_masks(
         return np.zeros((len(word_indexes), run.num_rows), np.uint64)
     names = [name for _, name in node.relation_filter.refs]
     rows = run.rows.select(names).rename_columns([f"{node.step.relation}.{name}" for name in names])
-    told = evaluate_exit_masks(statements, node.relation_filter, rows)
-    none = np.zeros(run.num_rows, np.uint64)
-    return np.stack([told.get(word, none) for word in word_indexes])
+    masks = evaluate_exit_masks(statements, node.relation_filter, rows)
+    no_bits = np.zeros(run.num_rows, np.uint64)
+    return np.stack([masks.get(word, no_bits) for word in word_indexes])

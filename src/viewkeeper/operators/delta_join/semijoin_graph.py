@@ -1,7 +1,7 @@
-"""What can be seen from the rows that a lookup finds: read off the path, before there are any rows.
+"""Graph of a semijoin reduction: the lookups and conditions that decide whether a row can reach an exit.
 
-A lookup whose key is made of one place's columns alone says something about each row there: whether it finds anything.
-One of an optional relation says nothing: the row stays where it finds nothing.
+It is read off the path. A lookup whose key consists of one relation's columns decides for each row of that relation
+whether it finds a match. A lookup in an optional relation decides nothing, because rows without a match stay.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from viewkeeper.operators.delta_join.plan import JoinPath, PathFilter, PathStep,
 
 @dataclass(frozen=True)
 class SemijoinModes:
-    """For which exits there is look-ahead: as bits."""
+    """The exits with semijoin reduction, as bits."""
 
     local_exits: int = 0
     global_exits: int = 0
-    """To the end of the path."""
+    """Reduction to the end of the path."""
     forced_exits: int = 0
-    """Whatever it costs; of the others only where it pays."""
+    """Reduction whatever it costs; the other exits are reduced only where it pays."""
 
     @property
     def enabled_exits(self) -> int:
@@ -31,7 +31,8 @@ class SemijoinModes:
 
 @dataclass(frozen=True)
 class SemijoinNode:
-    """What can be seen from the rows of one place: conditions on them alone, and the lookups by their columns alone."""
+    """What decides for the rows of one relation: the conditions on them alone, and the lookups by their columns
+    alone."""
 
     step: PathStep
     relation_filter: PathFilter | None
@@ -39,14 +40,15 @@ class SemijoinNode:
 
     @cached_property
     def cache_key(self) -> str:
-        """The same for all that see the same, in an old or a new state: a row that is alive in one of them is alive."""
-        told = [
+        """Equal for nodes with equal bits, in the old or the new state: a row that is reachable in one of them counts
+        as reachable."""
+        own_key = [
             self.step.arrangement,
             self.step.exit_mask,
             "" if self.relation_filter is None else self.relation_filter.sql,
         ]
-        parts = [(columns, child.step.arrangement_key, child.cache_key) for columns, child in self.children]
-        return sha256(repr((told, parts)).encode()).hexdigest()
+        child_keys = [(columns, child.step.arrangement_key, child.cache_key) for columns, child in self.children]
+        return sha256(repr((own_key, child_keys)).encode()).hexdigest()
 
     def walk(self) -> Iterator[SemijoinNode]:
         yield self
@@ -55,28 +57,30 @@ class SemijoinNode:
 
 
 def build_semijoin_nodes(path: JoinPath) -> Mapping[int, SemijoinNode]:
-    """By place; places from which nothing can be seen are left out."""
+    """Return the nodes by relation; relations without conditions and lookups of their own are left out."""
     steps = [step for step in all_steps(path) if step.optional is None]
-    after: dict[int, list[tuple[tuple[str, ...], PathStep]]] = {}
+    next_steps: dict[int, list[tuple[tuple[str, ...], PathStep]]] = {}
     for step in steps:
-        places = {place for place, _ in step.key}
-        if len(places) == 1:
-            after.setdefault(places.pop(), []).append((tuple(name for _, name in step.key), step))
+        relations = {relation for relation, _ in step.key}
+        if len(relations) == 1:
+            next_steps.setdefault(relations.pop(), []).append((tuple(name for _, name in step.key), step))
 
-    def seen(step: PathStep) -> SemijoinNode:
-        onward = tuple((columns, seen(child)) for columns, child in after.get(step.relation, ()))
-        return SemijoinNode(step, _relation_filter(step), onward)
+    def build_node(step: PathStep) -> SemijoinNode:
+        children = tuple((columns, build_node(child)) for columns, child in next_steps.get(step.relation, ()))
+        return SemijoinNode(step, _relation_filter(step), children)
 
-    found = (seen(step) for step in steps)
-    return {o.step.relation: o for o in found if o.relation_filter is not None or o.children}
+    nodes = (build_node(step) for step in steps)
+    return {node.step.relation: node for node in nodes if node.relation_filter is not None or node.children}
 
 
 def _relation_filter(step: PathStep) -> PathFilter | None:
-    """The conditions on what the step finds alone. None of those that are judged on the way can raise."""
+    """Return the conditions on the rows of the step's relation alone. No condition of a path can raise."""
     tests = []
-    for check in step.filters:
-        for conjuncts, exits in check.tests:
-            mine = tuple(c for c in conjuncts if {place for place, _ in column_refs([c])} == {step.relation})
-            if mine:
-                tests.append((mine, exits))
+    for path_filter in step.filters:
+        for conjuncts, exits in path_filter.tests:
+            own_conjuncts = tuple(
+                c for c in conjuncts if {relation for relation, _ in column_refs([c])} == {step.relation}
+            )
+            if own_conjuncts:
+                tests.append((own_conjuncts, exits))
     return PathFilter(tuple(tests)) if tests else None

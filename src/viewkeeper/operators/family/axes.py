@@ -1,13 +1,13 @@
-"""One condition of the template as an axis: the bucket of each row, and the buckets that each member wants.
+"""Axes: one condition of the template as the bucket of each row and the buckets that each member needs.
 
-A **range** compares a value of the row with a bound of the member. The distinct bounds u₀ < u₁ < … cut the values into
+A **range** compares a value of the row with a bound of the member. Distinct bounds u₀ < u₁ < … divide the values into
 
-    x < u₀ │ x = u₀ │ u₀ < x < u₁ │ x = u₁ │ …  │ NULL           so `<`, `<=`, `=`, `>=`, `>` and `<=>` are all
-    a stretch of neighbouring buckets for a member                first … last − 1
+    x < u₀ │ x = u₀ │ u₀ < x < u₁ │ x = u₁ │ …  │ NULL           so each of `<`, `<=`, `=`, `>=`, `>` and `<=>` is a
+                                                                  contiguous range first … last − 1 of buckets
 
-and buckets that no member tells apart are made one. Rows that no member wants are known at once, and go. NULL has a
-bucket of its own, which only `<=>` with a NULL reaches. A condition that is no range has one bucket for each distinct
-tuple of values in it, and the members of a bucket are **bits**.
+and buckets that no member distinguishes are merged. Rows that no member needs are known at once and dropped. NULL has a
+bucket of its own, which only `<=>` with a NULL needs. A condition that is no range has one bucket for each distinct
+tuple of its values, and the members of a bucket are **bits**.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from viewkeeper.operators.family.value_codes import encode_values
 Bytes = npt.NDArray[np.uint8]
 
 _MAX_TABLE_RATIO = 4
-"""A table of all values between the least and the greatest is made if it has no more than so many entries a row."""
+"""A table of all values between the smallest and the largest is used if it has at most this many entries per row."""
 
 
 @dataclass(frozen=True)
 class RangeAxis:
-    """`bucket` of each row (−1: no member wants it); a member wants `first` … `last` − 1."""
+    """`row_buckets`: the bucket of each row (−1: no member needs it); a member needs `first_buckets` … `end_buckets` −
+    1."""
 
     row_buckets: Ints
     first_buckets: Ints
@@ -46,24 +47,24 @@ class RangeAxis:
 
     @property
     def member_signature(self) -> list[Ints]:
-        """Members that are alike here have the same."""
+        """Arrays that are equal for members with the same buckets."""
         return [self.first_buckets, self.end_buckets]
 
     def member_bits(self) -> Bytes:
-        """The members of each bucket: a member's bit is toggled at its first and past its last bucket."""
+        """Return the members of each bucket. A member's bit is toggled at its first bucket and after its last one."""
         count = len(self.first_buckets)
         member = np.arange(count)
         bit = (128 >> (member & 7)).astype(np.uint8)
-        found = np.zeros((self.size + 1, (count + 7) // 8), np.uint8)
-        np.bitwise_xor.at(found, (self.first_buckets, member >> 3), bit)
-        np.bitwise_xor.at(found, (self.end_buckets, member >> 3), bit)
-        np.bitwise_xor.accumulate(found, axis=0, out=found)
-        return found[: self.size]
+        bits = np.zeros((self.size + 1, (count + 7) // 8), np.uint8)
+        np.bitwise_xor.at(bits, (self.first_buckets, member >> 3), bit)
+        np.bitwise_xor.at(bits, (self.end_buckets, member >> 3), bit)
+        np.bitwise_xor.accumulate(bits, axis=0, out=bits)
+        return bits[: self.size]
 
 
 @dataclass(frozen=True)
 class BitmapAxis:
-    """`bucket` of each row; `wanted`[bucket, kind] and the `kind` of each member."""
+    """`row_buckets`: the bucket of each row; `matches`[bucket, kind], and the kind of each member."""
 
     row_buckets: Ints
     matches: Flags
@@ -91,65 +92,67 @@ Axis = RangeAxis | BitmapAxis
 
 
 def build_range_axis(values: Any, conditions: Sequence[tuple[str, Any]]) -> RangeAxis:
-    """The axis of a column that is compared with bounds: (operator, the bound of each member)."""
-    (x, there), *bounds = encode_values([values, *(b for _, b in conditions)])
-    known = [b[some] for b, some in bounds]
-    cuts = np.unique(np.concatenate(known))
-    top = 2 * len(cuts) + 1
-    members = len(bounds[0][0])
-    first, last = np.zeros(members, np.int64), np.full(members, top + 1)
-    for (operator, _), (bound, some) in zip(conditions, bounds, strict=True):
-        low, high = _bucket_range(operator, np.searchsorted(cuts, bound), top, some)
-        first, last = np.maximum(first, low), np.minimum(last, high)
+    """Return the axis of a column that is compared with bounds: (operator, the bound of each member)."""
+    (x, is_present), *bounds = encode_values([values, *(b for _, b in conditions)])
+    present_bounds = [b[is_bound_present] for b, is_bound_present in bounds]
+    cuts = np.unique(np.concatenate(present_bounds))
+    null_bucket = 2 * len(cuts) + 1
+    member_count = len(bounds[0][0])
+    first, last = np.zeros(member_count, np.int64), np.full(member_count, null_bucket + 1)
+    for (operator, _), (bound, is_bound_present) in zip(conditions, bounds, strict=True):
+        start, stop = _bucket_range(operator, np.searchsorted(cuts, bound), null_bucket, is_bound_present)
+        first, last = np.maximum(first, start), np.minimum(last, stop)
     first, last = np.where(first < last, first, 0), np.where(first < last, last, 0)
     edges = np.unique(np.concatenate([first, last]))
-    empty = len(edges) < 2
-    size = 1 if empty else len(edges) - 1
-    renamed = np.searchsorted(edges, np.arange(top + 1), "right") - 1
-    renamed[(renamed < 0) | (renamed >= size) | empty] = -1
-    bucket = renamed[np.where(there, _assign_buckets(x, there, cuts), top)]
+    is_empty = len(edges) < 2
+    size = 1 if is_empty else len(edges) - 1
+    renamed = np.searchsorted(edges, np.arange(null_bucket + 1), "right") - 1
+    renamed[(renamed < 0) | (renamed >= size) | is_empty] = -1
+    bucket = renamed[np.where(is_present, _assign_buckets(x, is_present, cuts), null_bucket)]
     return RangeAxis(bucket, np.searchsorted(edges, first), np.searchsorted(edges, last), size)
 
 
 def _bucket_range(operator: str, bound_positions: Ints, top: int, is_bound_present: Flags) -> tuple[Ints, Ints]:
-    """The buckets of the values that compare so with the bound in this place; a bound that is NULL has none."""
-    at, after = 2 * bound_positions + 1, 2 * bound_positions + 2
+    """Return the range of buckets whose values satisfy the operator with the bound at this position; empty for a NULL
+    bound."""
+    bound_bucket, next_bucket = 2 * bound_positions + 1, 2 * bound_positions + 2
     match operator:
         case "LessThan":
-            low, high = np.zeros_like(at), at
+            start, stop = np.zeros_like(bound_bucket), bound_bucket
         case "LessThanOrEqual":
-            low, high = np.zeros_like(at), after
+            start, stop = np.zeros_like(bound_bucket), next_bucket
         case "GreaterThan":
-            low, high = after, np.full_like(at, top)
+            start, stop = next_bucket, np.full_like(bound_bucket, top)
         case "GreaterThanOrEqual":
-            low, high = at, np.full_like(at, top)
+            start, stop = bound_bucket, np.full_like(bound_bucket, top)
         case "EqualTo":
-            low, high = at, after
+            start, stop = bound_bucket, next_bucket
         case "EqualNullSafe":
-            return np.where(is_bound_present, at, top), np.where(is_bound_present, after, top + 1)
+            return np.where(is_bound_present, bound_bucket, top), np.where(is_bound_present, next_bucket, top + 1)
         case _:
             raise Defect(f"{operator} is no range.")
-    return low, np.where(is_bound_present, high, 0)
+    return start, np.where(is_bound_present, stop, 0)
 
 
 def _assign_buckets(codes: Ints, is_present: Flags, cuts: Ints) -> Ints:
-    """Before binary search: a table takes 10 ns a row, a search up to 400."""
+    """Return the bucket of each row. A lookup table takes 10 ns a row, a binary search up to 400 ns, so a table is used
+    unless it were too large."""
     if not len(codes):
         return codes
-    seen = codes if is_present.all() else codes[is_present]
-    if not len(seen):
+    present = codes if is_present.all() else codes[is_present]
+    if not len(present):
         return np.zeros(len(codes), np.int64)
-    least, most = int(seen.min()), int(seen.max())
-    if most - least < _MAX_TABLE_RATIO * len(seen) + 1024:
-        table = _search_buckets(np.arange(least, most + 1), cuts)
-        return table[np.clip(codes, least, most) - least]
+    minimum, maximum = int(present.min()), int(present.max())
+    if maximum - minimum < _MAX_TABLE_RATIO * len(present) + 1024:
+        table = _search_buckets(np.arange(minimum, maximum + 1), cuts)
+        return table[np.clip(codes, minimum, maximum) - minimum]
     return _search_buckets(codes, cuts)
 
 
 def _search_buckets(codes: Ints, cuts: Ints) -> Ints:
-    place = np.searchsorted(cuts, codes)
+    position = np.searchsorted(cuts, codes)
     if not len(cuts):
-        return place
-    met = cuts[np.minimum(place, len(cuts) - 1)] == codes
-    found: Ints = 2 * place + (met & (place < len(cuts)))
-    return found
+        return position
+    is_bound = cuts[np.minimum(position, len(cuts) - 1)] == codes
+    buckets: Ints = 2 * position + (is_bound & (position < len(cuts)))
+    return buckets

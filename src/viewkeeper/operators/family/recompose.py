@@ -1,11 +1,13 @@
-"""From sums by (group, cell) to sums by (member, group). Three ways; n distinct members, m sums, C cells, G groups:
+"""Recompose sums by (group, cell) to sums by (member, group).
+
+There are three methods; with n distinct members, m sums, C cells and G groups:
 
     grid     prefix sums over the grid of all buckets, then 2ᵈ corners a member           few cells in the grid
     product  the members of a cell as bits, and an exact matrix product with the sums     any condition, few groups
-    pairs    the (cell, member) pairs that meet, each with the groups of the cell         any condition, many groups
+    pairs    the matching (cell, member) pairs, each with the groups of the cell          any condition, many groups
 
-Sums are int64 modulo 2⁶⁴: running sums may wrap, a result must fit. The product is one of doubles in limbs of 26 bits,
-exact below 2²⁷ cells. `costs` says what each way is expected to take, in nanoseconds, from counts alone.
+Sums are int64 modulo 2⁶⁴: intermediate sums may wrap, a result must fit. The product multiplies doubles in limbs of 26
+bits, exact below 2²⁷ cells. `estimate_costs` estimates the time of each method, in nanoseconds, from counts alone.
 """
 
 from __future__ import annotations
@@ -23,34 +25,34 @@ from viewkeeper.operators.family.axes import Axis, Bytes, RangeAxis
 from viewkeeper.state.row_ranges import expand_ranges
 
 MemberSums = tuple[Ints, Ints, list[Ints]]
-"""Members, groups, and the sums of each pair of them."""
+"""Members, groups, and the sums of each (member, group) pair."""
 
 _MAX_GRID_ENTRIES = 1 << 24
-"""Entries of a grid at most."""
+"""Entries of a grid, at most."""
 
 _LIMB_BITS = 26
 _CELLS_PER_BLOCK = 2048
-"""Cells whose bits are looked at together."""
+"""Cells whose bits are processed together."""
 
 _MAX_MATRIX_ENTRIES = 1 << 22
-"""Entries of a matrix of bits that is multiplied at a time."""
+"""Entries of a bit matrix that is multiplied at a time."""
 
 _MAX_PRODUCT_GROUPS = 64
-"""Groups up to which each has a product of its own."""
+"""Groups up to which the product method may be used; each has its own product."""
 
 _MAX_PAIRS = 1 << 21
-"""Pairs that are made at a time."""
+"""Pairs that are built at a time."""
 
 
 RECOMPOSE_METHODS = ("grid", "product", "pairs")
 
 SEPARATE_VIEW_COST = 2e6
-"""Nanoseconds of a batch that a view of its own takes, however little it has to do: its statements."""
+"""Nanoseconds of a batch that a separate view costs, however small its delta: its statements."""
 
 
 @dataclass(frozen=True)
 class RecomposeCosts:
-    """Nanoseconds, as measured on one core; infinite where a way cannot be gone."""
+    """Nanoseconds, as measured on one core; infinite where a method cannot be used."""
 
     grid: float
     product: float
@@ -58,7 +60,7 @@ class RecomposeCosts:
 
     @property
     def cheapest_method(self) -> str:
-        return min(RECOMPOSE_METHODS, key=lambda way: float(getattr(self, way)))
+        return min(RECOMPOSE_METHODS, key=lambda method: float(getattr(self, method)))
 
 
 def estimate_costs(
@@ -70,7 +72,10 @@ def estimate_costs(
     sum_count: int,
     match_share: float = 0.05,
 ) -> RecomposeCosts:
-    """Of `rows` sums by (group, cell) with axes of these sizes; `met`: the part of (row, member) that meet, a guess."""
+    """Estimate the costs for `row_count` sums by (group, cell) with axes of these sizes.
+
+    `match_share`: the assumed fraction of (row, member) pairs that match.
+    """
     grid = float(group_count) * float(np.prod([s + 1.0 for s in sizes]))
     by_grid = (
         sum_count * (15.0 * row_count + 4.0 * len(sizes) * grid)
@@ -91,29 +96,31 @@ def estimate_costs(
 def recompose(
     group: Ints, group_count: int, axes: Sequence[Axis], sums: Sequence[Ints], method: str = ""
 ) -> Iterator[MemberSums]:
-    """The sums of every member and group that meet, in pieces; of one pair there may be several, to be added.
+    """Yield the sums of every matching member and group, in pieces; the sums of one pair may be in several pieces.
 
-    All rows are wanted by some member on every axis by itself. Without axes every member wants every row.
+    All rows must be needed by some member on every axis separately. Without axes every member needs every row.
     """
     members = len(axes[0].member_signature[0]) if axes else 1
     if not len(group) or not members:
         return
     sizes = [axis.size for axis in axes]
     if not method:
-        ranges = all(isinstance(axis, RangeAxis) for axis in axes)
-        method = estimate_costs(len(group), group_count, sizes, ranges, members, max(1, len(sums))).cheapest_method
+        has_only_ranges = all(isinstance(axis, RangeAxis) for axis in axes)
+        method = estimate_costs(
+            len(group), group_count, sizes, has_only_ranges, members, max(1, len(sums))
+        ).cheapest_method
     if method == "grid":
         yield from _recompose_by_grid(group, group_count, [a for a in axes if isinstance(a, RangeAxis)], sums)
         return
-    cell, place, group, sums = _sum_by_cell(_number_cells(axes), group, group_count, sums)
+    cell, rows, group, sums = _sum_by_cell(_number_cells(axes), group, group_count, sums)
     first = np.flatnonzero(np.concatenate([[True], cell[1:] != cell[:-1]]))
-    of_cell = np.append(first, len(cell))
+    cell_offsets = np.append(first, len(cell))
     bits = [axis.member_bits() for axis in axes]
-    buckets = [axis.row_buckets[place[first]] for axis in axes]
+    buckets = [axis.row_buckets[rows[first]] for axis in axes]
     if method == "product":
-        yield from _recompose_by_product(group, group_count, of_cell, bits, buckets, sums, members)
+        yield from _recompose_by_product(group, group_count, cell_offsets, bits, buckets, sums, members)
     else:
-        yield from _recompose_by_pairs(group, group_count, of_cell, bits, buckets, sums, members)
+        yield from _recompose_by_pairs(group, group_count, cell_offsets, bits, buckets, sums, members)
 
 
 # -- grid -------------------------------------------------------------------------------------------------------------
@@ -122,39 +129,39 @@ def recompose(
 def _recompose_by_grid(
     group: Ints, group_count: int, axes: Sequence[RangeAxis], sums: Sequence[Ints]
 ) -> Iterator[MemberSums]:
-    """A plane of zeros at the front of each axis spares the border cases."""
+    """Yield the members' sums by the grid method. A plane of zeros at the front of each axis avoids border cases."""
     shape = [group_count, *(a.size + 1 for a in axes)]
     code = group
     for axis in axes:
         code = code * (axis.size + 1) + axis.row_buckets + 1
-    found = np.zeros((len(sums), group_count, len(axes[0].first_buckets)), np.int64)
+    totals = np.zeros((len(sums), group_count, len(axes[0].first_buckets)), np.int64)
     for i, values in enumerate(sums):
         grid = np.zeros(shape, np.int64)
         np.add.at(grid.reshape(-1), code, values)
-        for j in range(1, len(shape) - 1):  # whole planes: five times faster than cumsum along a far axis
+        for j in range(1, len(shape) - 1):  # whole planes: five times faster than cumsum along an outer axis
             planes = np.moveaxis(grid, j, 0)
             for k in range(1, len(planes)):
                 planes[k] += planes[k - 1]
         np.cumsum(grid, axis=-1, out=grid)
         for corner in itertools.product((0, 1), repeat=len(axes)):
-            at = [a.end_buckets if c else a.first_buckets for a, c in zip(axes, corner, strict=True)]
+            corners = [a.end_buckets if c else a.first_buckets for a, c in zip(axes, corner, strict=True)]
             sign = (-1) ** (len(axes) - sum(corner))
-            found[i] += sign * grid.reshape(group_count, -1)[:, np.ravel_multi_index(tuple(at), tuple(shape[1:]))]
-    yield from _nonzero(found)
+            totals[i] += sign * grid.reshape(group_count, -1)[:, np.ravel_multi_index(tuple(corners), tuple(shape[1:]))]
+    yield from _nonzero(totals)
 
 
 def _nonzero(sums: Ints) -> Iterator[MemberSums]:
-    """[sum, group, member] where any sum is not zero."""
-    where, member = np.nonzero(sums.any(axis=0))
+    """Yield the pairs of [sum, group, member] where any sum is not zero."""
+    group, member = np.nonzero(sums.any(axis=0))
     if len(member):
-        yield member, where, [f[where, member] for f in sums]
+        yield member, group, [f[group, member] for f in sums]
 
 
-# -- bits -------------------------------------------------------------------------------------------------------------
+# -- product and pairs -------------------------------------------------------------------------------------------------
 
 
 def _number_cells(axes: Sequence[Axis]) -> Ints:
-    """One number for each tuple of buckets."""
+    """Return one number for each tuple of buckets."""
     code, span = axes[0].row_buckets, axes[0].size
     for axis in axes[1:]:
         if span * axis.size >= 1 << 62:
@@ -167,7 +174,7 @@ def _number_cells(axes: Sequence[Axis]) -> Ints:
 def _sum_by_cell(
     cell: Ints, group: Ints, group_count: int, sums: Sequence[Ints]
 ) -> tuple[Ints, Ints, Ints, list[Ints]]:
-    """Sorted by cell and group, each pair once: the cells, where each was found, the groups and the sums."""
+    """Return distinct (cell, group) pairs in order: the cells, a row of each pair, the groups and the sums."""
     order = np.lexsort((group, cell)) if group_count > 1 else np.argsort(cell, kind="stable")
     cell, group = cell[order], group[order]
     start = np.flatnonzero(np.concatenate([[True], (cell[1:] != cell[:-1]) | (group[1:] != group[:-1])]))
@@ -175,10 +182,10 @@ def _sum_by_cell(
 
 
 def _matching_members(member_bits: Sequence[Bytes], buckets: Sequence[Ints], low: int, high: int) -> Bytes:
-    found = member_bits[0][buckets[0][low:high]]
-    for more, bucket in zip(member_bits[1:], buckets[1:], strict=True):
-        found &= more[bucket[low:high]]
-    return found
+    matching = member_bits[0][buckets[0][low:high]]
+    for bits, bucket in zip(member_bits[1:], buckets[1:], strict=True):
+        matching &= bits[bucket[low:high]]
+    return matching
 
 
 def _recompose_by_product(
@@ -191,24 +198,24 @@ def _recompose_by_product(
     member_count: int,
 ) -> Iterator[MemberSums]:
     cells = len(cell_offsets) - 1
-    mine = np.repeat(np.arange(cells), np.diff(cell_offsets))
+    cell_of_row = np.repeat(np.arange(cells), np.diff(cell_offsets))
     values = np.stack(sums) if sums else np.zeros((0, len(group)), np.int64)
     limbs = np.concatenate(
         [values & ((1 << _LIMB_BITS) - 1), (values >> _LIMB_BITS) & ((1 << _LIMB_BITS) - 1), values >> 2 * _LIMB_BITS]
     )
-    found = np.zeros((3 * len(values), group_count, member_count), np.int64)
+    totals = np.zeros((3 * len(values), group_count, member_count), np.int64)
     block = max(16, min(_CELLS_PER_BLOCK, _MAX_MATRIX_ENTRIES // member_count))
     for low in range(0, cells, block):
         high = min(low + block, cells)
-        wanted = _matching_members(member_bits, buckets, low, high)
+        matching = _matching_members(member_bits, buckets, low, high)
         rows = np.arange(cell_offsets[low], cell_offsets[high])
         for k in np.unique(group[rows]):
-            own = rows[group[rows] == k]
-            some = wanted[mine[own] - low]
-            matrix = np.unpackbits(some, axis=1, count=member_count).astype(np.float64)
-            found[:, k] += (limbs[:, own].astype(np.float64) @ matrix).astype(np.int64)
-    a, b, c = np.split(found, 3)
-    yield from _nonzero(a + (b << _LIMB_BITS) + (c << 2 * _LIMB_BITS))
+            group_rows = rows[group[rows] == k]
+            row_bits = matching[cell_of_row[group_rows] - low]
+            matrix = np.unpackbits(row_bits, axis=1, count=member_count).astype(np.float64)
+            totals[:, k] += (limbs[:, group_rows].astype(np.float64) @ matrix).astype(np.int64)
+    low_sums, middle_sums, high_sums = np.split(totals, 3)
+    yield from _nonzero(low_sums + (middle_sums << _LIMB_BITS) + (high_sums << 2 * _LIMB_BITS))
 
 
 def _recompose_by_pairs(
@@ -220,31 +227,35 @@ def _recompose_by_pairs(
     sums: Sequence[Ints],
     member_count: int,
 ) -> Iterator[MemberSums]:
-    """Only where a row meets a member is anything done; a part of the cells at a time, so that the pairs are few."""
+    """Yield the members' sums by the pairs method: work is done only for matching pairs, at most `_MAX_PAIRS` at a
+    time."""
     cells, low = len(cell_offsets) - 1, 0
     count = np.diff(cell_offsets)
     block = max(1, min(_CELLS_PER_BLOCK, (1 << 25) // member_count))
-    held: list[tuple[Ints, Ints]] = []
-    waiting = 0
+    pairs: list[tuple[Ints, Ints]] = []
+    pair_count = 0
     while low < cells:
         high = min(low + block, cells)
-        wanted = _matching_members(member_bits, buckets, low, high)
-        some = np.flatnonzero(wanted.any(axis=1))
-        place, member = np.nonzero(np.unpackbits(wanted[some], axis=1, count=member_count))
-        cell = some[place] + low
+        matching = _matching_members(member_bits, buckets, low, high)
+        matched_cells = np.flatnonzero(matching.any(axis=1))
+        cell_index, member = np.nonzero(np.unpackbits(matching[matched_cells], axis=1, count=member_count))
+        cell = matched_cells[cell_index] + low
         low = high
         edges = np.cumsum(count[cell])
-        at = 0
-        while at < len(cell):
-            end = max(at + 1, int(np.searchsorted(edges, (edges[at - 1] if at else 0) + _MAX_PAIRS - waiting, "right")))
-            held.append((cell[at:end], member[at:end]))
-            waiting += int(count[cell[at:end]].sum())
-            at = end
-            if waiting >= _MAX_PAIRS:
-                yield _sum_pairs(held, cell_offsets, count, group, group_count, sums)
-                held, waiting = [], 0
-    if waiting:
-        yield _sum_pairs(held, cell_offsets, count, group, group_count, sums)
+        start = 0
+        while start < len(cell):
+            end = max(
+                start + 1,
+                int(np.searchsorted(edges, (edges[start - 1] if start else 0) + _MAX_PAIRS - pair_count, "right")),
+            )
+            pairs.append((cell[start:end], member[start:end]))
+            pair_count += int(count[cell[start:end]].sum())
+            start = end
+            if pair_count >= _MAX_PAIRS:
+                yield _sum_pairs(pairs, cell_offsets, count, group, group_count, sums)
+                pairs, pair_count = [], 0
+    if pair_count:
+        yield _sum_pairs(pairs, cell_offsets, count, group, group_count, sums)
 
 
 def _sum_pairs(
@@ -261,14 +272,13 @@ def _sum_pairs(
     order = np.argsort(code, kind="stable")
     code = code[order]
     start = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
-    who, where = np.divmod(code[start], group_count)
-    return who, where, [np.add.reduceat(s[rows][order], start) for s in sums]
+    members, groups = np.divmod(code[start], group_count)
+    return members, groups, [np.add.reduceat(s[rows][order], start) for s in sums]
 
 
-# The columns of vectors as 64-bit integers that can be added in any order, wrap around, and be put together again.
-#
-# A column of zeros has no part; one whose sums cannot leave 64 bits has one; any other is 128-bit integers in three
-# parts (`Wide.addends`), each summed by itself.
+# Columns of vectors as 64-bit integers that can be added in any order, may wrap around, and can be combined again. A
+# column of zeros has no part; a column whose sums cannot exceed 64 bits has one; any other column is split into the
+# three `Int128Array.addends`, each summed separately.
 
 
 _MAX_INT64_SUM = 2.0**62
@@ -276,20 +286,20 @@ _MAX_INT64_SUM = 2.0**62
 
 @dataclass(frozen=True)
 class Addends:
-    """`parts` of all columns, one after the other; how many each column has; and what type it is."""
+    """The `parts` of all columns, concatenated; the number of parts of each column; and the columns' types."""
 
     parts: tuple[Ints, ...]
     counts: tuple[int, ...]
     types: tuple[pa.DataType, ...]
 
     def combine(self, parts: Sequence[Ints], weights: Ints) -> list[pa.Array]:
-        """Columns from sums of the parts, each row multiplied by its weight."""
-        found, at = [], 0
+        """Return columns from sums of the parts, with each row multiplied by its weight."""
+        columns, part_index = [], 0
         for count, kind in zip(self.counts, self.types, strict=True):
-            mine = [part * weights for part in parts[at : at + count]]
-            at += count
-            found.append(_combine_column(mine, kind, len(weights)))
-        return found
+            weighted = [part * weights for part in parts[part_index : part_index + count]]
+            part_index += count
+            columns.append(_combine_column(weighted, kind, len(weights)))
+        return columns
 
 
 def split_addends(rows: pa.Table, names: Sequence[str]) -> Addends:
@@ -297,9 +307,9 @@ def split_addends(rows: pa.Table, names: Sequence[str]) -> Addends:
     counts, kinds = [], []
     for name in names:
         column = one_chunk(rows.column(name))
-        mine = _split_column(column)
-        parts += mine
-        counts.append(len(mine))
+        column_parts = _split_column(column)
+        parts += column_parts
+        counts.append(len(column_parts))
         kinds.append(column.type)
     return Addends(tuple(parts), tuple(counts), tuple(kinds))
 

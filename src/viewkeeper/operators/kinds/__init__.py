@@ -1,4 +1,4 @@
-"""The kinds of operators, one module each: node, law, kernel, state, how it is loaded, merged, told and drawn.
+"""The kinds of operators, one module each: fields, law, kernel, state, load, compaction, and description.
 
 A new kind is a module here, a line in `KINDS`, and a golden plan that has it (CONTRIBUTING.md, "Add an operator").
 """

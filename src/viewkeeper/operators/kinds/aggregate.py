@@ -1,16 +1,16 @@
-"""Aggregation: groups are a vector space, so the new state of a group is the old one plus the delta's.
+"""Aggregate: groups are a vector space, so the new state of a group is the old one plus the delta's.
 
     rows ──prepare──▶ port 0: one vector a group (`¤n` = Σ weights, counts, exact sums)     ─▶ state, added up by group
                  └──▶ port i: (group, value, `¤w`) for an argument of Min, Max or DISTINCT  ─▶ state, a multiset
     step:  old = Σ state,  new = old + Δ,  emit −read(old) +read(new) for each touched group where they differ
 
-A group exists while `¤n` > 0. Without keys there is one row from the first load on, also over nothing: a row of zeros
-is its seed. Sums of doubles are further rows of port 0: `¤b` tells accumulator and bucket, `¤x` is the integer
-(`exact`); on the vectors' own rows `¤b` is −1.
+A group exists while `¤n` > 0. Without keys there is always one row after the first load, also over no rows: its seed is
+a vector of zeros. Sums of doubles are further rows of port 0: `¤b` is the accumulator and bucket, `¤x` the integer
+(`exact_float_sum`); on the vectors' own rows `¤b` is −1.
 
-DISTINCT counts a value when its weight leaves or reaches zero. Those transitions are rows with weight ±1, and go
-through the same accumulators. The values port of an argument that is only used with DISTINCT is arranged by group and
-value (the hash's top 16 bits are the group's, by which it is distributed), so only the touched values are read.
+DISTINCT counts a value when its weight leaves or reaches zero. These transitions are rows with weight ±1 and are added
+up by the same accumulators. The values port of an argument that is used only with DISTINCT is arranged by group and
+value (the top 16 bits of the hash are the group's and partition the rows), so only the touched values are read.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Aggregate(Operator):
     spec: AggregateSpec
     port_count: int
     is_shared: bool = field(default=False, metadata={OMITTED_IF_EMPTY: True})
-    """Whether views of different measures share it: then columns tell what does not fit (`facts`)."""
+    """Whether views with different measures share it; then output columns flag overflows (`shared_measures`)."""
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
     can_compact: ClassVar[bool] = True
@@ -110,7 +110,8 @@ class Aggregate(Operator):
 
     @property
     def arity(self) -> int:
-        """Rows are pre-aggregated before they travel: partial sums, and the values of each counted argument."""
+        """One port for partial sums, and one for the values of each counted argument: rows are pre-aggregated before
+        the exchange."""
         return self.port_count
 
     @property
@@ -120,7 +121,8 @@ class Aggregate(Operator):
     def route_to_ports(
         self, statements: PreparedStatements, port: int, delta: pa.Table
     ) -> Iterator[tuple[int, pa.Table]]:
-        """A group may have vectors from several pieces, and those of a piece are few. `Cells` gives vectors as such."""
+        """Pre-aggregate the rows of a piece. A group may have vectors from several pieces. `FamilyCells` outputs
+        vectors, which are passed on unchanged."""
         if "¤n" in delta.column_names:
             yield from ((0, rows) for rows in (delta.drop_columns([WEIGHT]),) if rows.num_rows)
         elif delta.num_rows:
@@ -129,14 +131,14 @@ class Aggregate(Operator):
     def run(self, context: ExecutionContext, ports: Ports) -> Iterable[pa.Table]:
         state = context.state(self)
         plan = accumulator_layout(self.spec)
-        is_single = not plan.value_arguments and not plan.bucketed_accumulators
-        size = estimate_read_bytes(context, state, ports, is_single_row=is_single) if self.spec.keys else 0
+        is_single_row = not plan.value_arguments and not plan.bucketed_accumulators
+        read_bytes = estimate_read_bytes(context, state, ports, is_single_row=is_single_row) if self.spec.keys else 0
         return run_step_by_ranges(
             context,
             self,
             ports,
-            lambda part: run_aggregate_step(context.statements, self.spec, state, part, self.is_shared),
-            size,
+            lambda deltas: run_aggregate_step(context.statements, self.spec, state, deltas, self.is_shared),
+            read_bytes,
         )
 
     @property
@@ -153,7 +155,7 @@ class Aggregate(Operator):
         return merge_state_runs(statements, self.spec, slot, runs)
 
     def seed(self, statements: PreparedStatements) -> Iterator[tuple[int, pa.Table]]:
-        """Without keys there is a row over nothing."""
+        """Without keys there is a row also over no input rows."""
         if not self.spec.keys:
             rows = [pa.field(c.name, types.arrow(c.type)) for c in self.source[0].columns]
             yield from self._prepare_deltas(statements, pa.schema([*rows, pa.field(WEIGHT, pa.int64())]).empty_table())
@@ -170,14 +172,14 @@ class Aggregate(Operator):
 
     def reason(self, context: ExplainContext) -> str:
         values = [m for m in self.spec.measures if m.distinct or m.function in EXTREME_FUNCTIONS]
-        together = f"the {len(self.spec.measures)} measures of several views in one state: " if self.is_shared else ""
+        prefix = f"the {len(self.spec.measures)} measures of several views in one state: " if self.is_shared else ""
         if values:
             calls = sorted({"DISTINCT" if m.distinct else m.function.lower() for m in values})
-            kept = f"{together}keeps each group's values with their counts"
-            return f"{kept}: {', '.join(calls)} cannot be taken back from a sum"
+            description = f"{prefix}keeps each group's values with their counts"
+            return f"{description}: {', '.join(calls)} cannot be taken back from a sum"
         if not self.spec.measures:
             return "one row a group: its count"
-        return f"{together}sums and counts, one row a group: a change is added or subtracted"
+        return f"{prefix}sums and counts, one row a group: a change is added or subtracted"
 
     def box_description(self, context: ExplainContext) -> OperatorDescription:
         source = self.source[0]
@@ -193,21 +195,22 @@ class Aggregate(Operator):
         )
 
     def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
-        given = super().column_texts(expr_text)
-        calls = {m.name: f"{m.function.lower()}({given.get(m.argument or '', '*')})" for m in self.spec.measures}
-        return {**given, **calls}
+        texts = super().column_texts(expr_text)
+        calls = {m.name: f"{m.function.lower()}({texts.get(m.argument or '', '*')})" for m in self.spec.measures}
+        return {**texts, **calls}
 
     def _prepare_deltas(self, statements: PreparedStatements, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         return ((i, table) for i, table in enumerate(prepare_deltas(statements, self.spec, rows)) if table.num_rows)
 
 
 def count_ports(spec: AggregateSpec) -> int:
-    """How many deltas `prepare` makes: the vectors, and the values of each argument of Min, Max or DISTINCT."""
+    """Return how many deltas `prepare_deltas` returns: the vectors, and the values of each argument of Min, Max or
+    DISTINCT."""
     return 1 + len(accumulator_layout(spec).value_arguments)
 
 
 def prepare_deltas(statements: PreparedStatements, spec: AggregateSpec, rows: pa.Table) -> list[pa.Table]:
-    """One delta for each port, from rows with key columns, argument columns and `¤w`."""
+    """Return one delta for each port, from rows with key columns, argument columns and `¤w`."""
     plan = accumulator_layout(spec)
     vectors = _build_vectors(statements, spec, rows, is_distinct=False)
     return [vectors, *(statements.run(sql.values_sql(spec, argument), rows=rows) for argument in plan.value_arguments)]
@@ -220,34 +223,35 @@ def run_aggregate_step(
     deltas: Sequence[pa.Table | None],
     is_shared: bool = False,
 ) -> tuple[pa.Table, list[pa.Table]]:
-    """The output's delta, and what to add to the state of each port. For `several` views nothing is raised.
+    """Return the output's delta, and what to add to the state of each port. With `is_shared`, overflows raise no error.
 
-    A delta may hold several vectors of one group, from several tasks. A values port may be None: nothing arrived.
+    A delta may have several vectors of one group, from several tasks. A values port may be None if nothing arrived
+    there.
     """
     plan = accumulator_layout(spec)
     vectors = deltas[0]
     if vectors is None:
         raise Defect("An aggregate was given no vectors.")
-    kept, flips = [vectors], []
+    added, distinct_changes = [vectors], []
     for i, argument in enumerate(plan.value_arguments, start=1):
         delta = deltas[i]
         change = _empty_values(spec, argument) if delta is None else extremes.sort_by_value(statements, delta, argument)
-        kept.append(change)
+        added.append(change)
         if argument in plan.distinct_arguments:
-            flips.append(_distinct_changes(statements, spec, argument, states[i], change))
-    if flips:
-        # One pass for all arguments: a row has the value of one of them, and NULL adds nothing to the others.
-        together = pa.concat_tables(flips, promote_options="default").combine_chunks()
-        vectors = pa.concat_tables([vectors, _build_vectors(statements, spec, together, is_distinct=True)])
-    out = _output_delta(statements, spec, states, [vectors, *kept[1:]], is_shared)
-    kept[0] = _drop_zero_vectors(vectors, plan, has_seed=not spec.keys and not states[0].num_rows)
-    return out, kept
+            distinct_changes.append(_distinct_changes(statements, spec, argument, states[i], change))
+    if distinct_changes:
+        # One statement for all arguments: each row has a value of one argument; the NULLs of the others add nothing.
+        all_changes = pa.concat_tables(distinct_changes, promote_options="default").combine_chunks()
+        vectors = pa.concat_tables([vectors, _build_vectors(statements, spec, all_changes, is_distinct=True)])
+    output = _output_delta(statements, spec, states, [vectors, *added[1:]], is_shared)
+    added[0] = _drop_zero_vectors(vectors, plan, has_seed=not spec.keys and not states[0].num_rows)
+    return output, added
 
 
 def full_output(
     statements: PreparedStatements, spec: AggregateSpec, states: Sequence[Arrangement], is_shared: bool = False
 ) -> pa.Table:
-    """The whole output: what a step from nothing to the present state emits."""
+    """Return the whole output: what a step from nothing to the present state emits."""
     plan = accumulator_layout(spec)
     if not states[0].runs:
         return _output_schema(spec, is_shared).empty_table()
@@ -258,12 +262,13 @@ def full_output(
         else _empty_values(spec, argument)
         for i, argument in enumerate(plan.value_arguments, start=1)
     ]
-    nothing = [Arrangement()] * len(states)
-    return _output_delta(statements, spec, nothing, [vectors, *values], is_shared)
+    empty = [Arrangement()] * len(states)
+    return _output_delta(statements, spec, empty, [vectors, *values], is_shared)
 
 
 def merge_state_runs(statements: PreparedStatements, spec: AggregateSpec, port: int, runs: Sequence[Run]) -> Run:
-    """The runs of one port as one: vectors add up and empty groups go (never the global one); values consolidate."""
+    """Return the runs of one port as one. Vectors add up, and empty groups are dropped, except the global one; values
+    are consolidated."""
     plan = accumulator_layout(spec)
     if port == 0:
         return merge(statements, runs, plan.additive_columns, keep_zero=not spec.keys)
@@ -273,31 +278,31 @@ def merge_state_runs(statements: PreparedStatements, spec: AggregateSpec, port: 
 def compact_deltas(
     statements: PreparedStatements, spec: AggregateSpec, port: int, deltas: Sequence[pa.Table]
 ) -> pa.Table:
-    """What arrived at a port, from many pieces of the rows, with one row for each group or value.
+    """Return the deltas of many pieces at a port as one, with one row for each group or value.
 
-    A vector of zeros stays: it says that the group is touched.
+    Vectors of zeros are kept, because they mark their group as touched.
     """
     plan = accumulator_layout(spec)
-    whole = pa.concat_tables(deltas)
+    delta = pa.concat_tables(deltas)
     if port == 0:
-        return statements.run(addition_sql(whole.schema, plan.additive_columns, keep_zero=True), delta=whole)
-    return statements.run(consolidation_sql(whole.schema), delta=whole)
+        return statements.run(addition_sql(delta.schema, plan.additive_columns, keep_zero=True), delta=delta)
+    return statements.run(consolidation_sql(delta.schema), delta=delta)
 
 
 def _build_vectors(
     statements: PreparedStatements, spec: AggregateSpec, rows: pa.Table, *, is_distinct: bool
 ) -> pa.Table:
-    """The rows' vectors, for the plain accumulators, or for those that see each value once."""
-    if not is_distinct and (found := preaggregate.preaggregate(statements, spec, rows)) is not None:
-        return found
-    fed = tuple(a for a in accumulator_layout(spec).accumulators if a.distinct == is_distinct)
-    return statements.run(sql.vectors_sql(spec, fed, is_distinct), rows=with_raw_columns(rows, fed))
+    """Return the rows' vectors, for the plain accumulators or for those that count each value once."""
+    if not is_distinct and (vectors := preaggregate.preaggregate(statements, spec, rows)) is not None:
+        return vectors
+    accumulators = tuple(a for a in accumulator_layout(spec).accumulators if a.distinct == is_distinct)
+    return statements.run(sql.vectors_sql(spec, accumulators, is_distinct), rows=with_raw_columns(rows, accumulators))
 
 
 def _distinct_changes(
     statements: PreparedStatements, spec: AggregateSpec, argument: str, state: Arrangement, change: pa.Table
 ) -> pa.Table:
-    """The values that came to be or ceased to be in their group, with weight 1 or −1."""
+    """Return the values that appeared in their group or disappeared from it, with weight 1 or −1."""
     old = state.slice(distinct_hashes(change)) if state.runs else change.slice(0, 0)
     return statements.run(sql.distinct_changes_sql(spec, argument), old=old.select(change.column_names), delta=change)
 
@@ -309,71 +314,79 @@ def _output_delta(
     changes: Sequence[pa.Table],
     is_shared: bool,
 ) -> pa.Table:
-    """−read(old) +read(old + change), where they differ. Extremes are read from the values' states and changes."""
+    """Return −read(old) +read(old + change) where they differ. Extremes are read from the values' states and
+    changes."""
     plan = accumulator_layout(spec)
     groups = sum_touched_groups(statements, spec, plan, states[0], changes[0])
     count = groups.count
     if (groups.totals.row_counts < 0).any():
         raise Contradiction(f"A group of {[k.name for k in spec.keys]} has fewer than no rows.")
-    is_there = groups.totals.row_counts > 0
+    exists = groups.totals.row_counts > 0
     if not spec.keys:
-        is_there = np.concatenate([groups.in_old_state, np.ones(count, np.bool_)])
-    found = {
+        exists = np.concatenate([groups.in_old_state, np.ones(count, np.bool_)])
+    extremes_by_argument = {
         argument: extremes.find_extremes(statements, spec, argument, states[i], changes[i], groups.keys)
         for i, argument in enumerate(plan.value_arguments, start=1)
         if argument in plan.extreme_arguments
     }
-    changed = is_there[:count] != is_there[count:]
-    columns, unfit = [], []
+    changed = exists[:count] != exists[count:]
+    columns, overflow_flags = [], []
     for measure in spec.measures:
         if measure.function in EXTREME_FUNCTIONS and measure.argument is not None:
-            column = pa.concat_arrays([found[measure.argument][measure.function, side] for side in ("old", "new")])
+            column = pa.concat_arrays(
+                [extremes_by_argument[measure.argument][measure.function, side] for side in ("old", "new")]
+            )
         else:
-            column, beyond = finish.read_measure(measure, groups.totals)
-            if is_shared and beyond is not None:
-                changed |= beyond[:count] != beyond[count:]
-                unfit.append(pa.array(beyond))
-            elif beyond is not None and (beyond & is_there)[count:].any():
+            column, overflow = finish.read_measure(measure, groups.totals)
+            if is_shared and overflow is not None:
+                changed |= overflow[:count] != overflow[count:]
+                overflow_flags.append(pa.array(overflow))
+            elif overflow is not None and (overflow & exists)[count:].any():
                 raise EvaluationError(shared_measures.overflow_text(measure))
         changed |= _is_different(column.slice(0, count), column.slice(count))
         columns.append(column)
-    went, came = np.flatnonzero(is_there[:count] & changed), np.flatnonzero(is_there[count:] & changed)
-    keys, places = pa.array(np.concatenate([went, came])), pa.array(np.concatenate([went, came + count]))
-    weights = np.ones(len(places), np.int64)
-    weights[: len(went)] = -1
-    named = [take_array(one_chunk(groups.keys.column(k.name)), keys) for k in spec.keys]
-    measured = [take_array(column, places) for column in (*columns, *unfit)]
-    return pa.Table.from_arrays([*named, *measured, pa.array(weights)], schema=_output_schema(spec, is_shared))
+    deleted, inserted = np.flatnonzero(exists[:count] & changed), np.flatnonzero(exists[count:] & changed)
+    key_rows, value_rows = (
+        pa.array(np.concatenate([deleted, inserted])),
+        pa.array(np.concatenate([deleted, inserted + count])),
+    )
+    weights = np.ones(len(value_rows), np.int64)
+    weights[: len(deleted)] = -1
+    key_columns = [take_array(one_chunk(groups.keys.column(k.name)), key_rows) for k in spec.keys]
+    measure_columns = [take_array(column, value_rows) for column in (*columns, *overflow_flags)]
+    return pa.Table.from_arrays(
+        [*key_columns, *measure_columns, pa.array(weights)], schema=_output_schema(spec, is_shared)
+    )
 
 
 def _is_different(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two columns are distinct: NULL equals NULL and NaN equals NaN."""
-    if not pa.types.is_floating(left.type) and (same := equal_bits(left, right)) is not None:
-        return ~same
+    """Return where two columns are distinct: NULL equals NULL and NaN equals NaN."""
+    if not pa.types.is_floating(left.type) and (is_equal := equal_bits(left, right)) is not None:
+        return ~is_equal
     unequal = pc.not_equal(left, right)
     if pa.types.is_floating(left.type):
         unequal = pc.and_not(unequal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
     if unequal.null_count:
         unequal = pc.coalesce(unequal, pc.xor(pc.is_null(left), pc.is_null(right)))
-    found: npt.NDArray[np.bool_] = unequal.to_numpy(zero_copy_only=False)
-    return found
+    flags: npt.NDArray[np.bool_] = unequal.to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _drop_zero_vectors(vectors: pa.Table, layout: AccumulatorLayout, *, has_seed: bool) -> pa.Table:
-    """Vectors that add nothing need not be stored, except one that says a global row exists."""
+    """Drop vectors that add nothing, except the seed, which marks that the global row exists."""
     if has_seed or not vectors.num_rows:
         return vectors
-    kept = np.zeros(vectors.num_rows, np.bool_)
+    is_nonzero = np.zeros(vectors.num_rows, np.bool_)
     for name in layout.additive_columns:
         column = one_chunk(vectors.column(name))
         if pa.types.is_decimal(column.type):
             value = Int128Array.from_decimals(column)
-            kept |= (value.low != 0) | (value.high != 0)
+            is_nonzero |= (value.low != 0) | (value.high != 0)
         else:
-            kept |= column.to_numpy() != 0
-        if kept.all():
+            is_nonzero |= column.to_numpy() != 0
+        if is_nonzero.all():
             return vectors
-    return vectors.filter(pa.array(kept))
+    return vectors.filter(pa.array(is_nonzero))
 
 
 def _empty_values(spec: AggregateSpec, argument: str) -> pa.Table:
@@ -385,8 +398,8 @@ def _empty_values(spec: AggregateSpec, argument: str) -> pa.Table:
 
 
 def _output_columns(spec: AggregateSpec, is_shared: bool) -> tuple[Column, ...]:
-    told = [m for m in spec.measures if is_shared and shared_measures.can_overflow(m)]
-    flags = (Column(shared_measures.overflow_column(m.name), types.BOOLEAN, nullable=False) for m in told)
+    checked = [m for m in spec.measures if is_shared and shared_measures.can_overflow(m)]
+    flags = (Column(shared_measures.overflow_column(m.name), types.BOOLEAN, nullable=False) for m in checked)
     return (*spec.keys, *(m.column for m in spec.measures), *flags)
 
 

@@ -1,4 +1,4 @@
-"""Arrange: a relation that is no plain base table, kept by the key on which it is looked up."""
+"""Arrange: a relation that is not a plain base table, arranged by the key on which it is looked up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from viewkeeper.operators.segment import Segment
 
 @dataclass(frozen=True)
 class Arrange(Operator):
-    """State: its rows by key, or in the order of the key's one column (`thresholds`)."""
+    """State: its rows by the hash of the key, or in the order of the key's one column (range lookups)."""
 
     source: tuple[Segment, ...]
     kind: ClassVar[str] = "arrange"

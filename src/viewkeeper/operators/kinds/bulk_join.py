@@ -1,7 +1,7 @@
-"""BulkJoin: the whole join at once, for first loads in the driver: one DuckDB statement over all relations.
+"""BulkJoin: the whole join in one DuckDB statement over all relations, for first loads in the driver.
 
-A load is a delta from nothing, so of the paths `Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ` one remains, which is the join itself. Optional
-relations (`plan.flatten`) follow the others, each as the outer or anti join that it is.
+A load is a delta from nothing, so of the join paths `Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ` one remains, which is the join itself.
+Optional relations are joined last, each by its left outer or anti join.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from viewkeeper.state.consolidate import consolidation_sql
 
 @dataclass(frozen=True)
 class OptionalInput:
-    """A relation that rows may or, `how` being anti, must not meet. `summed`: its rows are to be added up first, as no
-    match is a matter of weights."""
+    """An optional relation: `join_type` is `left` or `anti`. `must_consolidate`: its rows are consolidated first,
+    because whether a row has a match depends on the sum of weights."""
 
     relation: int
     join_type: str
@@ -60,14 +60,14 @@ class BulkJoin(Operator):
         inner = [f"input{i}" for i in range(len(self.relations)) if i not in optional]
         factors = [f"{name}.{WEIGHT}" for name in inner]
         tables = f"({' CROSS JOIN '.join(inner)})" if self.optional else ", ".join(inner)
-        for one in self.optional:
-            name = f"input{one.relation}"
+        for joined in self.optional:
+            name = f"input{joined.relation}"
             rows = name
-            if one.must_consolidate:
-                schema = _schema(self.relations[one.relation][0].columns)
+            if joined.must_consolidate:
+                schema = _schema(self.relations[joined.relation][0].columns)
                 rows = f"({consolidation_sql(schema, source=name)}) AS {name}"
-            tables += f" {'ANTI' if one.join_type == 'anti' else 'LEFT'} JOIN {rows} ON {where_sql(one.on)}"
-            if one.join_type != "anti":
+            tables += f" {'ANTI' if joined.join_type == 'anti' else 'LEFT'} JOIN {rows} ON {where_sql(joined.on)}"
+            if joined.join_type != "anti":
                 factors.append(f"coalesce({name}.{WEIGHT}, 1)")
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
         columns = "".join(f"{quoted(c.name)}, " for c in self.columns)
@@ -84,8 +84,8 @@ class BulkJoin(Operator):
             f"input{i}": concat_deltas(tables) if tables else _empty_rows(self.relations[i][0].columns)
             for i, tables in enumerate(ports)
         }
-        most = context.memory.piece_rows(sum(row_width(table) for table in inputs.values()))
-        return context.statements.stream(self.sql, most, **inputs)
+        max_rows = context.memory.piece_rows(sum(row_width(table) for table in inputs.values()))
+        return context.statements.stream(self.sql, max_rows, **inputs)
 
 
 def _empty_rows(columns: Sequence[Column]) -> pa.Table:

@@ -1,7 +1,8 @@
-"""Consolidate: the sum of its inputs with what cancels removed.
+"""Consolidate: the sum of its inputs, with weights of equal rows added up and zeros dropped.
 
-Stands between a join's paths and an expression that can raise: a path may bring a combination of rows that was never in
-any state, which another path takes back. Or, `once`: the key of each row that changed, one time, whatever its weights.
+It stands between the paths of a join and an expression that can raise: one path may output a combination of rows that
+was never in any state and that another path cancels. With `is_distinct_keys`, it outputs the key of each changed row
+once, whatever its weights.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Consolidate(Operator):
                 )
 
     def _distinct_keys(self, statements: PreparedStatements, rows: pa.Table) -> pa.Table:
-        selected = ", ".join([*(quoted(c.name) for c in self.columns), f"1::BIGINT AS {WEIGHT}"])  # a key may be empty
+        selected = ", ".join(
+            [*(quoted(c.name) for c in self.columns), f"1::BIGINT AS {WEIGHT}"]
+        )  # a key may have no columns
         return statements.run(f"SELECT DISTINCT {selected} FROM delta", delta=rows)
 
     def describe(self, context: ExplainContext) -> str:

@@ -1,11 +1,16 @@
-"""Theta: the rows of a family's path with every member that wants them, as rows.
+"""FamilyRows: the rows of a family's path joined with every member that needs them.
 
     Δ(D ⋈ P) = ΔD ⋈ Pⁿᵉʷ + Dᵒˡᵈ ⋈ ΔP
 
-So a member that goes meets the rows it had, and none that came since: it is not in the way of rows that would fail for
-it. The condition may be any; DuckDB compares the rows that came with all members, and members that came with all rows.
-So a change costs the number of members. It is for what is no sum (rows themselves, min and max, distinct, windows):
-where only sums are wanted, `Cells` makes them without these pairs. State: the rows, and the members.
+So a deleted member is joined with its old rows only, and a new row whose comparison with it would fail raises no error.
+The condition may be any: DuckDB compares new rows with all members, and new members with all rows, so the cost of a
+change follows the number of members. This kind is for results that are no sums (rows, min and max, distinct, windows);
+where only sums are needed, `FamilyCells` computes them without these pairs.
+
+Family operators have two ports, and state of each:
+
+    port 0  rows of the family's path, the same for all members     ─▶ slot 0
+    port 1  members, as rows of parameters                          ─▶ slot 1
 """
 
 from __future__ import annotations
@@ -30,14 +35,11 @@ from viewkeeper.resources.prepared_statements import PreparedStatements
 from viewkeeper.state.consolidate import consolidate
 from viewkeeper.state.run import Arrangement, Run, arrange
 
-# What operators have in common that give a family's rows to its members: two ports, and state of each.
-#
-# port 0  rows of the family's path, the same for all members     ─▶ state 0
-# port 1  members, as rows of parameters                          ─▶ state 1
-
 
 @dataclass(frozen=True)
 class FamilyOperator(Operator):
+    """Base of the operators that join a family's rows with its members."""
+
     rows: tuple[Segment, ...]
     members: tuple[Segment, ...]
     stateful: ClassVar[bool] = True
@@ -54,9 +56,9 @@ class FamilyOperator(Operator):
 
     def lineage(self, column_name: str) -> tuple[str, Expr] | None:
         for segment in (self.members[0], self.rows[0]):
-            found = next(((segment.source, n.expr) for n in segment.exprs if n.name == column_name), None)
-            if found is not None:
-                return found
+            expr = next(((segment.source, n.expr) for n in segment.exprs if n.name == column_name), None)
+            if expr is not None:
+                return expr
         return None
 
     def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
@@ -74,24 +76,24 @@ class FamilyRows(FamilyOperator):
 
     @cached_property
     def sql(self) -> str:
-        shown = ", ".join(quoted(c.name) for c in self.columns)
+        selected = ", ".join(quoted(c.name) for c in self.columns)
         condition = f" WHERE {where_sql(self.where)}" if self.where else ""
-        return f"SELECT {shown}, CAST(d.{WEIGHT} * p.{WEIGHT} AS BIGINT) AS {WEIGHT} FROM d, p{condition}"
+        return f"SELECT {selected}, CAST(d.{WEIGHT} * p.{WEIGHT} AS BIGINT) AS {WEIGHT} FROM d, p{condition}"
 
     def run(self, context: ExecutionContext, ports: Ports) -> Iterator[pa.Table]:
         rows, members = context.state(self)
-        came, changed = (
+        new_rows, changed_members = (
             consolidate(context.statements, combine_deltas(tables)) if tables else None
             for tables in (ports[0], ports[1])
         )
-        if came is not None and (members.runs or changed is not None):
+        if new_rows is not None and (members.runs or changed_members is not None):
             parts = [members.rows(self._column_names(1))] if members.runs else []
-            parts += [] if changed is None else [changed.select([*self._column_names(1), WEIGHT])]
-            yield from self._join_members(context, came, consolidate(context.statements, combine_deltas(parts)))
-        if changed is not None:
+            parts += [] if changed_members is None else [changed_members.select([*self._column_names(1), WEIGHT])]
+            yield from self._join_members(context, new_rows, consolidate(context.statements, combine_deltas(parts)))
+        if changed_members is not None:
             for run in rows.runs:
-                yield from self._join_members(context, run.weighted_rows, changed)
-        context.emit_runs(self, [_EMPTY_RUN if t is None else arrange(t) for t in (came, changed)])
+                yield from self._join_members(context, run.weighted_rows, changed_members)
+        context.emit_runs(self, [_EMPTY_RUN if t is None else arrange(t) for t in (new_rows, changed_members)])
 
     def full(self, statements: PreparedStatements, states: Sequence[Arrangement]) -> pa.Table:
         if not all(state.runs for state in states):

@@ -16,7 +16,7 @@ from viewkeeper.operators.operator import Operator, content_id
 
 @dataclass(frozen=True)
 class Input(Operator):
-    """The changes of a base table: the columns that any view uses, consolidated. Capture gives them."""
+    """The changes of a base table, from capture: the columns that any view uses, consolidated."""
 
     table: int
     kind: ClassVar[str] = "input"
@@ -51,5 +51,5 @@ class Input(Operator):
 
 @cache
 def _input_id(table: int) -> str:
-    """Worked out once: every batch asks for it anew."""
+    """Return the id of a table's input; cached, because every batch needs it again."""
     return f"{Input.kind}-{content_id(Input.kind, Input(table))}"

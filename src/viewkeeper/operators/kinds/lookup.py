@@ -1,8 +1,18 @@
-"""Lookup: the join's one step: `Δ(R₁⋈…⋈Rₙ) = Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ`, and each ⋈ is a lookup of the delta's keys.
+"""Lookup: one step of a join path, `Δ(R₁⋈…⋈Rₙ) = Σᵢ R₁ⁿᵉʷ⋈…⋈ΔRᵢ⋈…⋈Rₙᵒˡᵈ`, where each ⋈ is a lookup of the delta's keys.
 
-Weights multiply. Rows meet by hash only; the segment that follows compares the real keys. It is linear, keeps nothing,
-and never makes more than a piece of its output at once. Of an `optional` relation (`operators.optional`) the lookup
-itself compares all that decides on a match, so that it knows of the rows that have none.
+Weights multiply. Rows are matched by hash only; the segment that follows compares the keys. A lookup is linear, has no
+state, and produces at most a piece of its output at a time. In an optional relation (`optional_relations`) the lookup
+itself compares everything that decides on a match, so that it knows which rows have none.
+
+A range lookup serves a comparison of a column v with a scalar that changes: only rows between its old and its new value
+change their result.
+
+    Σᵢ wᵢ·[v op sᵢ] = 0   for every v beyond all the sᵢ, if Σ wᵢ = 0
+
+because there all comparisons have the same result. So for the changes (sᵢ, wᵢ) of a scalar, from its old to its new
+value, the rows between them are enough; if it was or becomes NULL, appears or disappears, all rows on the side where
+the comparison can hold are read. The rows are in the order of v (`segment.order_sql`); the segment that follows
+compares.
 """
 
 from __future__ import annotations
@@ -37,17 +47,8 @@ from viewkeeper.resources.memory import row_width
 from viewkeeper.state.run import Arrangement, RunFilter, hashes_of, weights_of
 from viewkeeper.state.run_cache import evaluate_predicates
 
-# A threshold that moves: only rows between its old and its new value change sides.
-#
-#     Σᵢ wᵢ·[v op sᵢ] = 0   for every v beyond all the sᵢ, if Σ wᵢ = 0
-#
-# because there all comparisons say the same. So for the changes (sᵢ, wᵢ) of a scalar, with its old and its new value,
-# the rows that lie between them are enough; if it was or becomes NULL, or comes or goes, those on the side where the
-# comparison holds are. The rows lie in the order of v (`segments`); the segment that follows compares.
-
-
 _ROUNDING_SLACK = 2
-"""Places by which rounding may be wrong."""
+"""Order hashes by which rounding may be wrong."""
 
 _MAX_ORDER_HASH = 2**64 - 1
 
@@ -55,47 +56,50 @@ _MAX_ORDER_HASH = 2**64 - 1
 def range_lookup(
     probe: pa.Table, value: str, arrangement: Arrangement, columns: Sequence[str], range_side: str, max_rows: int
 ) -> Iterator[pa.Table]:
-    """Each change of the scalar (its `value`) with each row whose comparison it may change, as in `join.lookup`."""
-    probe = probe.filter(pc.is_valid(probe[value]))  # compared with NULL nothing holds
+    """Yield each change of the scalar (its `value`) with each row whose comparison it may change, as `lookup_rows`
+    does."""
+    probe = probe.filter(pc.is_valid(probe[value]))  # no comparison with NULL holds
     low, high = _order_hash_range(probe, range_side)
-    kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
+    probe_columns = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
     step = max(1, max_rows // max(1, int(probe.num_rows)))
     for run in arrangement.runs:
         start, stop = np.searchsorted(run.hashes, low, "left"), np.searchsorted(run.hashes, high, "right")
         for first in range(int(start), int(stop), step):
             rows = run.take(np.arange(first, min(first + step, int(stop))), columns)
-            left = probe.select([*kept, WEIGHT]).take(pa.array(np.repeat(np.arange(probe.num_rows), rows.num_rows)))
+            left = probe.select([*probe_columns, WEIGHT]).take(
+                pa.array(np.repeat(np.arange(probe.num_rows), rows.num_rows))
+            )
             right = rows.take(pa.array(np.tile(np.arange(rows.num_rows), probe.num_rows)))
             weight = pc.multiply_checked(left[WEIGHT], right[WEIGHT])
-            columned = [*(left[c] for c in kept), *(right[c] for c in columns), weight]
-            yield pa.table(columned, names=[*kept, *columns, WEIGHT])
+            arrays = [*(left[c] for c in probe_columns), *(right[c] for c in columns), weight]
+            yield pa.table(arrays, names=[*probe_columns, *columns, WEIGHT])
 
 
 def _order_hash_range(probe: pa.Table, range_side: str) -> tuple[np.uint64, np.uint64]:
     if not probe.num_rows:
         return np.uint64(1), np.uint64(0)
-    places = hashes_of(probe)
-    low, high = int(places.min()) - _ROUNDING_SLACK, int(places.max()) + _ROUNDING_SLACK
+    order_hashes = hashes_of(probe)
+    low, high = int(order_hashes.min()) - _ROUNDING_SLACK, int(order_hashes.max()) + _ROUNDING_SLACK
     if int(weights_of(probe).sum()) != 0:
         low, high = (low, _MAX_ORDER_HASH) if range_side == "above" else (0, high)
     return np.uint64(low), np.uint64(high)
 
 
 MATCH_FLAG_COLUMN = Column(plan.MATCH_FLAG, types.BOOLEAN, nullable=False)
-"""Of a lookup in an optional relation: whether a row was met."""
+"""The match flag of a lookup in an optional relation: whether the row has a match."""
 
 _STEP_TEXTS = {"left": "or NULLs", "anti": "without a match"}
 _MIN_SHOWN_FAN_OUT = 1.05
-"""Rows a probe from which it is told how many."""
+"""Rows a probe from which EXPLAIN shows the fan-out of a step."""
 _TITLES = {"": "look up", "left": "outer look-up of", "anti": "rows without a match in"}
 
 
 @dataclass(frozen=True)
 class Lookup(Operator):
-    """Probe rows times the rows of an arrangement with the same hash.
+    """Probe rows joined with the rows of an arrangement with the same hash.
 
-    `fresh`: the arrangement with this batch's changes, else as the last batch left it. `take` pairs an arrangement's
-    column with the name that it gets here.
+    `new_state`: the arrangement includes this batch's changes; else it is as the last batch published it.
+    `fetched_columns` pairs a column of the arrangement with its output column.
     """
 
     probe: tuple[Segment, ...]
@@ -105,14 +109,14 @@ class Lookup(Operator):
     is_on_load_path: bool = False
     """Whether this lookup also runs in a first load on Spark (the path of the join's last relation)."""
     range_side: str = field(default="", metadata={OMITTED_IF_EMPTY: True})
-    """`above`, `below`: not rows of the same key but those whose comparison with the probe's value (on this side of it)
-    differs from that with another probe's: see `thresholds`."""
+    """`above` or `below` for a range lookup: rows whose comparison with the probe's value, on this side of it, differs
+    from that with another probe's; empty for an equality lookup."""
     optional: str = ""
-    """`left`, `anti`: rows without a match stay, with NULLs; or only they stay."""
+    """`left`: rows without a match stay, with NULLs. `anti`: only rows without a match stay."""
     match: tuple[Expr, ...] = ()
-    """Of an optional relation: the conditions, over the columns of both sides, under which a row has a match."""
+    """For an optional relation: the conditions, over the columns of both sides, under which a row has a match."""
     has_match_flag: bool = False
-    """Whether a column `met` tells rows with a match from the others."""
+    """Whether an output column `met` says which rows have a match."""
     kind: ClassVar[str] = "lookup"
     has_canceling_output: ClassVar[bool] = True
 
@@ -122,8 +126,8 @@ class Lookup(Operator):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        taken = () if self.optional == "anti" else tuple(c for _, c in self.fetched_columns)
-        return (*self.probe[0].columns, *taken, *((MATCH_FLAG_COLUMN,) if self.has_match_flag else ()))
+        fetched = () if self.optional == "anti" else tuple(c for _, c in self.fetched_columns)
+        return (*self.probe[0].columns, *fetched, *((MATCH_FLAG_COLUMN,) if self.has_match_flag else ()))
 
     @property
     def new_state_lookups(self) -> tuple[str, ...]:
@@ -158,40 +162,47 @@ class Lookup(Operator):
             return
         if not arrangement.runs:
             return
-        taken = [name for name, _ in self.fetched_columns]
+        columns = [name for name, _ in self.fetched_columns]
         names = [*(c.name for c in self.columns), WEIGHT]
         if not self.range_side:
             arrangement = arrangement.runs_overlapping(np.concatenate([hashes_of(table) for table in ports[0]]))
-        each = sum(run.width(taken) for run in arrangement.runs) / len(arrangement.runs)
-        among = self._build_row_filter(context)
+        row_bytes = sum(run.width(columns) for run in arrangement.runs) / len(arrangement.runs)
+        row_filter = self._build_row_filter(context)
         for piece in context.memory.pieces(concat_deltas(ports[0])):
             probe = piece.combine_chunks()
-            found = self._find_rows(
-                probe, arrangement, taken, context.memory.piece_rows(row_width(probe) + each), among
+            results = self._find_rows(
+                probe, arrangement, columns, context.memory.piece_rows(row_width(probe) + row_bytes), row_filter
             )
-            yield from (rows.rename_columns(names) for rows in found)
+            yield from (rows.rename_columns(names) for rows in results)
 
     def _run_optional(self, context: ExecutionContext, ports: Ports, arrangement: Arrangement) -> Iterator[pa.Table]:
-        taken, theirs = [name for name, _ in self.fetched_columns], [c for _, c in self.fetched_columns]
-        mine = [c.name for c in self.probe[0].columns]
+        names_there, fetched = [name for name, _ in self.fetched_columns], [c for _, c in self.fetched_columns]
+        probe_names = [c.name for c in self.probe[0].columns]
         names = [*(c.name for c in self.columns), WEIGHT]
         match, is_left = MatchCondition(self.match), self.optional == "left"
         if arrangement.runs:
             arrangement = arrangement.runs_overlapping(np.concatenate([hashes_of(table) for table in ports[0]]))
-        each = sum(run.width(taken) for run in arrangement.runs) / max(1, len(arrangement.runs))
+        row_bytes = sum(run.width(names_there) for run in arrangement.runs) / max(1, len(arrangement.runs))
         for piece in context.memory.pieces(concat_deltas(ports[0])):
             probe = piece.combine_chunks()
-            net = np.zeros(probe.num_rows, np.int64)
-            found = lookup_rows(
-                with_row_numbers(probe), arrangement, taken, context.memory.piece_rows(row_width(probe) + each)
+            match_weights = np.zeros(probe.num_rows, np.int64)
+            pieces = lookup_rows(
+                with_row_numbers(probe),
+                arrangement,
+                names_there,
+                context.memory.piece_rows(row_width(probe) + row_bytes),
             )
-            both = (rows.rename_columns([*mine, ROW_INDEX, *(c.name for c in theirs), WEIGHT]) for rows in found)
-            for met in filter_matches(context.statements, match, both, net):
+            candidates = (
+                rows.rename_columns([*probe_names, ROW_INDEX, *(c.name for c in fetched), WEIGHT]) for rows in pieces
+            )
+            for matches in filter_matches(context.statements, match, candidates, match_weights):
                 if is_left:
-                    yield self._with_match_flag(met, True).select(names)
-            rest = probe.filter(pa.array(net == 0))
-            if rest.num_rows:
-                yield self._with_match_flag(with_null_columns(rest, theirs) if is_left else rest, False).select(names)
+                    yield self._with_match_flag(matches, True).select(names)
+            unmatched = probe.filter(pa.array(match_weights == 0))
+            if unmatched.num_rows:
+                yield self._with_match_flag(
+                    with_null_columns(unmatched, fetched) if is_left else unmatched, False
+                ).select(names)
 
     def _with_match_flag(self, rows: pa.Table, is_match: bool) -> pa.Table:
         if not self.has_match_flag:
@@ -199,10 +210,11 @@ class Lookup(Operator):
         return rows.append_column(MATCH_FLAG_COLUMN.name, pa.array(np.full(rows.num_rows, is_match)))
 
     def _build_row_filter(self, context: ExecutionContext) -> RunFilter | None:
-        """Rows that do not meet what is asked of them next, of what is taken alone, need not be taken."""
-        theirs = {mine.name: name for name, mine in self.fetched_columns}
-        asked = [rename_predicate(condition, theirs) for condition in context.row_filter(self)]
-        conditions = [condition for condition in asked if condition is not None]
+        """Return the conditions on fetched columns alone that every consumer applies, for rows to be filtered before
+        their columns are read; None if there are none."""
+        names_there = {output.name: name for name, output in self.fetched_columns}
+        renamed = [rename_predicate(condition, names_there) for condition in context.row_filter(self)]
+        conditions = [condition for condition in renamed if condition is not None]
         return partial(evaluate_predicates, conditions) if conditions else None
 
     def _find_rows(
@@ -222,27 +234,27 @@ class Lookup(Operator):
 
     def describe(self, context: ExplainContext) -> str:
         state = "new" if self.new_state else "old"
-        where = f"#{context.numbers[self.arrangement]}"
+        arrangement = f"#{context.numbers[self.arrangement]}"
         if (table := self._table_name(context)) is not None:
-            where += f" {table}"
+            arrangement += f" {table}"
         take = ", ".join(f"{name} AS {c.name}" for name, c in self.fetched_columns)
         probe = ", ".join(self.probe[0].key or ())
         if self.range_side:
-            return f"rows of {where}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
+            return f"rows of {arrangement}, {state} state, that a move of {probe} passes, taking {take or 'nothing'}"
         if self.optional == "anti":
-            return f"anti lookup ({probe}) in {where}, {state} state: rows without a match"
+            return f"anti lookup ({probe}) in {arrangement}, {state} state: rows without a match"
         if self.optional:
-            return f"outer lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
-        return f"lookup ({probe}) in {where}, {state} state, taking {take or 'nothing'}"
+            return f"outer lookup ({probe}) in {arrangement}, {state} state, taking {take or 'nothing'}"
+        return f"lookup ({probe}) in {arrangement}, {state} state, taking {take or 'nothing'}"
 
     def describe_step(self, context: ExplainContext) -> str:
         table, probe = self._table_name(context), self.probe[0]
         key = ", ".join(context.describe_output(probe, k) for k in probe.key or ())
-        how = f" {_STEP_TEXTS[self.optional]}" if self.optional else ""
-        where = f"#{context.numbers[self.arrangement]}" + (f" {table}" if table is not None else "")
+        match_text = f" {_STEP_TEXTS[self.optional]}" if self.optional else ""
+        arrangement = f"#{context.numbers[self.arrangement]}" + (f" {table}" if table is not None else "")
         rows = context.fan_out.get(self.arrangement)
         fan_out = f", about {rows:,.1f} rows a probe" if rows is not None and rows >= _MIN_SHOWN_FAN_OUT else ""
-        return f"({key}) in {where}{how}, {'new' if self.new_state else 'old'} state{fan_out}"
+        return f"({key}) in {arrangement}{match_text}, {'new' if self.new_state else 'old'} state{fan_out}"
 
     def reason(self, context: ExplainContext) -> str:
         arranged = context.dataflow.operators[self.arrangement]
@@ -268,19 +280,19 @@ class Lookup(Operator):
         )
 
     def lineage(self, column_name: str) -> tuple[str, Expr] | None:
-        taken = next(((theirs, mine) for theirs, mine in self.fetched_columns if mine.name == column_name), None)
-        if taken is None:
+        fetched = next(((name, output) for name, output in self.fetched_columns if output.name == column_name), None)
+        if fetched is None:
             return super().lineage(column_name)
-        return self.arrangement, column(taken[0], taken[1].type)
+        return self.arrangement, column(fetched[0], fetched[1].type)
 
     def column_texts(self, expr_text: Callable[[str, Expr], str]) -> Mapping[str, str]:
-        taken = {
-            mine.name: expr_text(self.arrangement, column(theirs, mine.type)) for theirs, mine in self.fetched_columns
+        fetched = {
+            output.name: expr_text(self.arrangement, column(name, output.type)) for name, output in self.fetched_columns
         }
-        return {**super().column_texts(expr_text), **taken}
+        return {**super().column_texts(expr_text), **fetched}
 
     def _table_name(self, context: ExplainContext) -> str | None:
-        """The name of the base table that it looks in, if it is one."""
+        """Return the name of the base table whose arrangement is probed, or None."""
         table = context.dataflow.operators[self.arrangement].arranged_table
         return None if table is None else context.names[table]
 
@@ -292,15 +304,15 @@ def lookup_rows(
     max_rows: int,
     row_filter: RunFilter | None = None,
 ) -> Iterator[pa.Table]:
-    """Each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `¤w`.
+    """Yield each probe row with each row of the same hash: the probe's columns, the arrangement's `columns`, and `¤w`.
 
-    At most so many rows at a time: what follows is linear, so it does with each piece what it would do with the sum.
+    At most `max_rows` at a time: what follows is linear, so it can process each piece separately.
     """
-    kept = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
-    for asked, rows in arrangement.probe_pieces(hashes_of(probe), columns, max_rows, row_filter):
-        left = probe.select([*kept, WEIGHT]).take(pa.array(asked))
+    probe_columns = [name for name in probe.column_names if name not in (HASH, WEIGHT)]
+    for probe_index, rows in arrangement.probe_pieces(hashes_of(probe), columns, max_rows, row_filter):
+        left = probe.select([*probe_columns, WEIGHT]).take(pa.array(probe_index))
         weight = pc.multiply_checked(left.column(WEIGHT), rows.column(WEIGHT))
         yield pa.table(
-            [*(left.column(c) for c in kept), *(rows.column(c) for c in columns), weight],
-            names=[*kept, *columns, WEIGHT],
+            [*(left.column(c) for c in probe_columns), *(rows.column(c) for c in columns), weight],
+            names=[*probe_columns, *columns, WEIGHT],
         )

@@ -1,15 +1,17 @@
-"""Recompute: the output of a key is a function of the rows of that key, so run the real SQL on its new rows.
+"""Recompute: per-key recomputation, which runs the view's SQL on the new rows of the changed keys.
+
+The output of a key is a function of the rows of that key:
 
     affected = the hashes in the delta
-    Δoutput  = sql(new rows of the affected) − what was emitted for the affected
+    Δoutput  = sql(new rows of the affected hashes) − rows emitted for the affected hashes
 
-What was emitted is stored, not computed again from the old rows: with ties, `row_number` or LIMIT are no functions of
-the bag, and only what was emitted can be taken back. The unit is the hash: a slice may hold the rows of two keys that
-collide, and then both are computed and both are compared.
+The emitted rows are stored and not computed again from the old rows: with ties, `row_number` and LIMIT are no functions
+of the bag, and only rows that were emitted can be deleted. The unit is the hash: a slice may have the rows of two keys
+whose hashes collide, and then both are computed and both are compared.
 
-SQL sees each row as often as its weight says (at most `clip` times, for a top-k that can show no more), never a
-negative one. Its inputs are the tables `input0`, `input1`, … with `¤h`, and it gives `¤h` with each row of its output.
-Where the SQL asks whether a group has another value, sums say the same (`others_step`).
+SQL sees each row as often as its weight says (at most `max_copies` times, for a top-k that can show no more); negative
+weights are an error. Its inputs are the tables `input0`, `input1`, … with `¤h`, and it outputs `¤h` with each row. If
+the SQL checks if a group has another value, sums give the same result without it (`exists_other_value_step`).
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ NO_SHARED_ROWS: Mapping[int, Callable[[Hashes], pa.Table]] = {}
 class Recompute(Operator):
     """`sql` reads `input0`, `input1`, …, one for each port, with rows repeated by weight.
 
-    State: each input by key, and the output last emitted. An input that is a base table is read from a shared
-    arrangement of it (`shared`), through its segment. `why` says, for EXPLAIN, why no cheaper kind does it.
+    State: each input by key, and the emitted rows. An input that is a base table is read from a shared table image
+    (`shared_images`) through its segment. `kind_reason` says, for EXPLAIN, why no cheaper kind is possible.
     """
 
     inputs: tuple[tuple[Segment, ...], ...]
@@ -84,48 +86,50 @@ class Recompute(Operator):
 
     @property
     def lookup_columns(self) -> Mapping[str, frozenset[str]]:
-        found: dict[str, frozenset[str]] = {}
+        columns: dict[str, frozenset[str]] = {}
         for port, shared in zip(self.inputs, self.shared_images, strict=True):
             if shared is not None:
-                found[shared] = found.get(shared, frozenset()) | port[0].used_columns()
-        return found
+                columns[shared] = columns.get(shared, frozenset()) | port[0].used_columns()
+        return columns
 
     @property
     def key(self) -> tuple[str, ...]:
         return self.inputs[0][0].key or ()
 
     def run(self, context: ExecutionContext, ports: Ports) -> Iterator[pa.Table]:
-        at_hand = TableSlices(context, self)
+        slices = TableSlices(context, self)
         shared = {
-            port: partial(at_hand.read_port_rows, port)
+            port: partial(slices.read_port_rows, port)
             for port, table in enumerate(self.shared_images)
             if table is not None
         }
-        state, form = context.state(self), find_other_value_query(self)
-        arrived = [table for tables in ports for table in tables]
-        covered = None if form is None or not arrived else at_hand.find_covering_hashes(distinct_hashes(*arrived))
-        looked_up = [context.new(f"{a}/0") for a in self.lookup_columns] if covered is None else []
-        size = estimate_read_bytes(context, [*state, *looked_up], ports) if self.key else 0
+        state, query = context.state(self), find_other_value_query(self)
+        input_tables = [table for tables in ports for table in tables]
+        covering_hashes = (
+            None if query is None or not input_tables else slices.find_covering_hashes(distinct_hashes(*input_tables))
+        )
+        read_states = [context.new(f"{a}/0") for a in self.lookup_columns] if covering_hashes is None else []
+        read_bytes = estimate_read_bytes(context, [*state, *read_states], ports) if self.key else 0
 
-        def part(rows: list[pa.Table | None]) -> tuple[pa.Table, list[pa.Table]]:
-            is_whole = sum(r.num_rows for r in rows if r is not None) == sum(t.num_rows for t in arrived)
-            more = covered if is_whole else None
-            found = (
+        def step(rows: list[pa.Table | None]) -> tuple[pa.Table, list[pa.Table]]:
+            is_whole = sum(r.num_rows for r in rows if r is not None) == sum(t.num_rows for t in input_tables)
+            covering = covering_hashes if is_whole else None
+            result = (
                 None
-                if form is None
-                else run_other_value_step(context.statements, self, form, state, rows, at_hand, more)
+                if query is None
+                else run_other_value_step(context.statements, self, query, state, rows, slices, covering)
             )
-            return run_recompute_step(context.statements, self, state, rows, shared) if found is None else found
+            return run_recompute_step(context.statements, self, state, rows, shared) if result is None else result
 
-        return run_step_by_ranges(context, self, ports, part, size)
+        return run_step_by_ranges(context, self, ports, step, read_bytes)
 
     def seed(self, statements: PreparedStatements) -> Iterator[tuple[int, pa.Table]]:
-        """Without keys all rows are one slice, which is computed also over nothing."""
+        """Without keys all rows are one slice, which is computed also over no rows."""
         if not self.key:
             yield 0, empty_delta(self.inputs[0][0].columns)
 
     def full(self, statements: PreparedStatements, states: Sequence[Arrangement]) -> pa.Table:
-        """All that was emitted and not taken back."""
+        """Return all emitted rows that were not deleted."""
         if not states[-1].runs:
             return empty_delta(self.output_columns).drop_columns([HASH])
         return consolidate(statements, states[-1].rows([c.name for c in self.output_columns]))
@@ -159,13 +163,13 @@ def run_recompute_step(
     deltas: Sequence[pa.Table | None],
     shared_rows: Mapping[int, Callable[[Hashes], pa.Table]] = NO_SHARED_ROWS,
 ) -> tuple[pa.Table, list[pa.Table]]:
-    """The output's delta, and what to add to each state: the inputs' in order, then the emitted rows'.
+    """Return the output's delta, and what to add to each state: the inputs' in order, then the emitted rows'.
 
-    `shared` gives, for a port whose rows another operator keeps, the new rows of some hashes, each as often as its
-    weight says, which is not negative; it has no state here, and its delta only tells the hashes.
+    `states` are the inputs' arrangements and, last, the emitted rows'. A delta may be None: nothing arrived at that
+    port. Without keys all rows are one slice with hash 0, which is computed also over no rows.
 
-    `states` are the inputs' arrangements and, last, the emitted rows'. A delta may be None: nothing at that port.
-    Without keys all rows are one slice with hash 0, which is computed also over nothing.
+    `shared_rows` reads, for a port over a shared image, the consolidated new rows of some hashes. Such a port has no
+    state here, and its delta only provides the hashes.
     """
     *inputs, emitted = states
     changes = [
@@ -176,51 +180,51 @@ def run_recompute_step(
     if not len(affected):
         empty = empty_delta(operator.output_columns)
         return empty.drop_columns([HASH]), [*(c for i, c in enumerate(changes) if i not in shared_rows), empty]
-    own = iter(inputs)
+    own_states = iter(inputs)
     rows = [
-        shared_rows[i](affected) if i in shared_rows else _read_new_rows(statements, next(own), change, affected)
+        shared_rows[i](affected) if i in shared_rows else _read_new_rows(statements, next(own_states), change, affected)
         for i, change in enumerate(changes)
     ]
     new = [_repeat_by_weight(r, operator) for r in rows]
-    kept = [c for i, c in enumerate(changes) if i not in shared_rows]
+    added = [c for i, c in enumerate(changes) if i not in shared_rows]
     computed = statements.run(_typed_sql(operator), **{f"input{i}": rows for i, rows in enumerate(new)})
-    shown = with_weight(add_frame_sums(computed, operator.frame_sums) if operator.frame_sums else computed, 1)
+    output = with_weight(add_frame_sums(computed, operator.frame_sums) if operator.frame_sums else computed, 1)
     if emitted.runs:
-        shown = pa.concat_tables([shown, _negate_weights(emitted.slice(affected).select(shown.column_names))])
-    difference = consolidate(statements, shown)
-    return difference.drop_columns([HASH]), [*kept, difference]
+        output = pa.concat_tables([output, _negate_weights(emitted.slice(affected).select(output.column_names))])
+    difference = consolidate(statements, output)
+    return difference.drop_columns([HASH]), [*added, difference]
 
 
 def _read_new_rows(statements: PreparedStatements, state: Arrangement, change: pa.Table, affected: Hashes) -> pa.Table:
-    """The rows of the affected hashes after the change."""
+    """Return the rows of the affected hashes after the change, consolidated."""
     if not state.runs:
         return change
     return consolidate(statements, pa.concat_tables([state.slice(affected).select(change.column_names), change]))
 
 
 def _repeat_by_weight(rows: pa.Table, operator: Recompute) -> pa.Table:
-    """Each row as often as its weight."""
+    """Return each row as often as its weight, at most `max_copies` times."""
     weights = weights_of(rows)
     if (weights < 0).any():
         raise Contradiction("A slice holds fewer than no copies of a row.")
     rows = rows.drop_columns([WEIGHT])
     if not (weights > 1).any():
         return rows
-    times = weights if operator.max_copies is None else np.minimum(weights, operator.max_copies)
-    return rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
+    copies = weights if operator.max_copies is None else np.minimum(weights, operator.max_copies)
+    return rows.take(pa.array(np.repeat(np.arange(len(copies)), copies)))
 
 
 @lru_cache(maxsize=1024)
 def _typed_sql(operator: Recompute) -> str:
-    listed = [f"{quoted(c.name)}::{types.duckdb(c.type)} AS {quoted(c.name)}" for c in operator.output_columns]
+    selected = [f"{quoted(c.name)}::{types.duckdb(c.type)} AS {quoted(c.name)}" for c in operator.output_columns]
     if operator.frame_sums:
-        places = (
+        frame_columns = (
             ROW_INDEX,
             FIRST_ROW_INDEX,
             *(n for f in operator.frame_sums for n in (frame_start_column(f), frame_end_column(f))),
         )
-        listed += [f"{n}::BIGINT AS {n}" for n in places]
-    columns = ", ".join(listed)
+        selected += [f"{n}::BIGINT AS {n}" for n in frame_columns]
+    columns = ", ".join(selected)
     return f"SELECT {columns}{', ' if columns else ''}{HASH}::UBIGINT AS {HASH} FROM ({operator.sql})"
 
 

@@ -1,4 +1,4 @@
-"""Sink: the end of a view, its table in the store. What arrives is what the batch writes (`rounds.sink`)."""
+"""Sink: the end of a view. Its input is what the batch writes to the view's table (`runtime.upserts`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sink(Operator):
     view: int
     source: tuple[Segment, ...]
     lazy_arrangements: tuple[str, ...] = field(default=(), metadata={OMITTED_IF_EMPTY: True})
-    """Of a lazy view: nothing arrives here, but these arrangements are kept for who asks (`plan.narrowing`)."""
+    """For a lazy view: it has no input, but these arrangements are kept so that reads can compute its rows."""
     kind: ClassVar[str] = "sink"
     needs_exchange: ClassVar[bool] = False
     is_sink: ClassVar[bool] = True

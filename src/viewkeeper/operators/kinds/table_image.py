@@ -1,8 +1,8 @@
-"""Image: a base table arranged by plain columns. By its primary key it is the table image.
+"""TableImage: a base table arranged by plain columns. Arranged by the primary key, it is the table's image.
 
-It holds every column that any view looks up in it, so it is shared by (table, key) whatever the views select; one image
-of a table holds all that is used, for later loads (`Flow.held`). For stores that have no before-images it is also the
-memory of what rows were (`taken_back`).
+It holds every column that any view looks up in it, so views share it by (table, key) whatever they select; one image of
+a table holds all used columns, for later loads. For stores without before-images it also provides the old rows of
+changed keys (`negated_image_rows`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TableImage(Operator):
 
 @dataclass(frozen=True)
 class FilteredTableImage(TableImage):
-    """The table image where every view that reads the table makes the same comparisons: only rows that pass them."""
+    """A table image with only the rows that pass comparisons which every view that reads the table makes."""
 
     where: tuple[Expr, ...]
 
@@ -105,18 +105,19 @@ class FilteredTableImage(TableImage):
 def negated_image_rows(
     statements: PreparedStatements, image: Arrangement, table: Table, columns: Sequence[str], keys: pa.Table | None
 ) -> pa.Table:
-    """The delta that takes away what the image, arranged by the table's key, holds for these keys; None: all of it."""
-    none = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())]).empty_table()
+    """Return the delta that deletes the rows which an image by the table's key has for these keys (None: for all
+    keys)."""
+    empty = pa.schema([*(table.arrow.field(c) for c in columns), pa.field(WEIGHT, pa.int64())]).empty_table()
     if keys is None:
-        return _negate_weights(image.rows(list(columns)), columns) if image.runs else none
+        return _negate_weights(image.rows(list(columns)), columns) if image.runs else empty
     names = tuple(c.name for c in table.key_columns)
     hashes = statements.run(f"SELECT {hash_sql(names)} AS {HASH} FROM input", input=keys.select(list(names)))
-    asked, rows = image.probe(hashes[HASH].to_numpy(), [*dict.fromkeys([*columns, *names])])
-    if not len(asked):
-        return none
-    # Hashes collide: only rows with the very key count.
-    same = pc.equal(encode_keys(table, rows), encode_keys(table, keys).take(pa.array(asked)))
-    return _negate_weights(rows.filter(same), columns)
+    key_indexes, rows = image.probe(hashes[HASH].to_numpy(), [*dict.fromkeys([*columns, *names])])
+    if not len(key_indexes):
+        return empty
+    # Hashes may collide: only rows with an equal key are deleted.
+    has_equal_key = pc.equal(encode_keys(table, rows), encode_keys(table, keys).take(pa.array(key_indexes)))
+    return _negate_weights(rows.filter(has_equal_key), columns)
 
 
 def _negate_weights(rows: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -1,20 +1,18 @@
-"""The front end: Spark parses, checks and optimises a query; this package reads the plan into our own nodes.
+"""The front end: Spark parses, checks and optimises a query; this package reads the plan into the logical plan.
 
-    local.py        a local Spark, when the user brings none
-    living.py       whether its JVM still lives, and what is said if not
-    own.py          a session beside the caller's, and how neither disturbs the other
-    session.py      its pinned settings; tables as empty relations; Spark's errors as ours
-    refusals.py     what depends on time or chance, looked for in the analysed plan
-    tree.py         Spark's plan as Python trees, with types, in few calls into the JVM
-    expressions.py  Catalyst expressions → nodes.Expr
-    reader.py       Catalyst plan nodes → nodes.Node, with the harder ones in
-    calls.py          aggregates and windows
-    distincts.py      several DISTINCT aggregates, put together again
-    scalars.py        scalar subqueries as one-row relations
-    constants.py      VALUES and its kin
-    pruning.py      only what is used; columns numbered without gaps
+  jvm.py                 a local Spark if the user brings none; errors of a JVM that has ended
+  session.py             a session with pinned settings beside the caller's; tables as empty relations; Spark's errors
+  refusals.py            functions that depend on time or chance, searched in the analysed plan
+  raw_tree.py            Spark's plan as Python trees with types, in few calls into the JVM
+  expressions.py         Catalyst expressions → nodes.Expr
+  resolved_node.py       nodes with expression ids, and the reader that dispatches on node classes
+  reader.py              Catalyst plan nodes → nodes.Node, with the larger ones in
+  aggregates.py            aggregates and windows; several DISTINCT aggregates, merged again
+  subqueries.py            scalar subqueries as one-row relations
+  constant_relations.py    VALUES and other constants
+  pruning.py             removal of unused columns; columns numbered without gaps
 
-Nothing outside this package reads a Spark plan.
+Only this package reads Spark plans.
 """
 
 from __future__ import annotations
@@ -57,16 +55,16 @@ __all__ = [
 
 
 def read_query(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Query:
-    """The logical plan of a query over these tables. Raises BadStatement, UnknownName or Unsupported."""
+    """Return the logical plan of a query over these tables. Raises BadStatement, UnknownName or Unsupported."""
     with activate_session(spark):
         return _read_query(spark, sql, tables)
 
 
 def read_family(spark: SparkSession, sql: str, tables: Mapping[str, Table], parameters: int) -> Query:
-    """The logical plan of what stands in the parentheses of a family's query (`plan.families.texts`).
+    """Return the logical plan of the parenthesised query of a family (`syntax.family_text`).
 
-    Spark analyses the whole query, so a parameter is known by its type; what is optimised is the query of one member,
-    in which parameters are expressions of their own. `parameters`: how many columns of the result are theirs.
+    Spark analyses the whole query, so the type of a parameter is known. Only the query of one member is optimised, with
+    parameters as expressions of their own. `parameters`: the number of result columns that belong to them.
     """
     with activate_session(spark):
         try:
@@ -100,7 +98,7 @@ def _read_plan(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables
         raw = jvm.read_plan(optimised)
         reader = Reader(NODE_READERS, analysed)
         root = reader.select_exactly(reader.read(raw), raw.output)
-    except RecursionError:  # a JVM with a larger stack than it usually has
+    except RecursionError:  # a JVM whose stack is larger than usual has accepted the query
         raise nesting_error() from None
     for name, column in zip(names, root.node.columns, strict=True):
         _refuse_type(name, column.type)
@@ -109,7 +107,7 @@ def _read_plan(jvm: Jvm, optimised: Any, analysed: Any, names: list[str], tables
 
 
 def _has_order(analysed: Any) -> bool:
-    """Whether the query itself ends with ORDER BY, not a subquery of it."""
+    """Whether the query itself ends with ORDER BY, rather than a subquery of it."""
     node = analysed
     while str(node.nodeName()) in ("Project", "WithCTE"):
         node = node.children().last()
@@ -117,7 +115,7 @@ def _has_order(analysed: Any) -> bool:
 
 
 def _strip_sort(node: Node) -> Node:
-    """Without an ORDER BY of a subquery, which says nothing about the rows of the query around it."""
+    """Remove the ORDER BY of a subquery, which does not order the rows of the query around it."""
     if isinstance(node, Project):
         return replace(node, child=_strip_sort(node.child))
     return _strip_sort(node.child) if isinstance(node, Sort) else node

@@ -1,8 +1,8 @@
 """Relations that are constants: VALUES, `range`, a condition that is never true, a SELECT without FROM.
 
-Our plans have no leaf but a table's scan. A constant stands on one: an aggregate over no row of it is one row, always
-(the law of global aggregates), and that row is projected or expanded into the constant's rows. The table is the first
-that the query mentions; a query without any table cannot be a view.
+The only leaf of a logical plan is the scan of a table, so a constant is built on one: an aggregate over no row of the
+table always has one row (the law of global aggregates), and this row is projected or expanded into the constant's rows.
+The table is the first that the query mentions; a query without any table cannot be a view.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from viewkeeper.plan.logical.nodes import Call, Expr, Node
 
 
 def read_local(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read VALUES, and other relations that the optimiser has folded to rows."""
     outputs: list[RawExpr] = raw.exprs.get("output", [])
     data = raw.jvm_object.data()
     _refuse_large(int(data.length()))
-    inside = [o.jvm_object.dataType() for o in outputs]
+    jvm_types = [o.jvm_object.dataType() for o in outputs]
     rows = []
-    for place in range(data.length()):
-        row = data.apply(place)
-        values = (None if row.isNullAt(i) else row.get(i, t) for i, t in enumerate(inside))
+    for index in range(data.length()):
+        row = data.apply(index)
+        values = (None if row.isNullAt(i) else row.get(i, t) for i, t in enumerate(jvm_types))
         rows.append(tuple(_literal(v, o.type) for v, o in zip(values, outputs, strict=True)))
     return _constant_relation(reader, raw.jvm, tuple(o.id for o in outputs), [o.type for o in outputs], rows)
 
 
 def read_range(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read `range(…)`."""
     (output,) = raw.exprs["output"]
     numbers = range(int(raw.fields["start"]), int(raw.fields["end"]), int(raw.fields["step"]))
     _refuse_large(len(numbers))
@@ -42,6 +44,7 @@ def read_range(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_one_row(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read the row of a SELECT without FROM."""
     node = _one_row_node(reader, raw.jvm)
     return ResolvedNode(node, (None,) * len(node.columns))
 
@@ -59,8 +62,8 @@ def _constant_relation(
     reader: Reader, jvm: Jvm, ids: ExprIds, column_types: list[Type], rows: list[tuple[Expr, ...]]
 ) -> ResolvedNode:
     if not rows:
-        nothing = nodes.Filter(_scan(reader, jvm), FALSE)
-        return reader.project(ResolvedNode(nothing, (None,)), zip(ids, map(null_literal, column_types), strict=True))
+        empty = nodes.Filter(_scan(reader, jvm), FALSE)
+        return reader.project(ResolvedNode(empty, (None,)), zip(ids, map(null_literal, column_types), strict=True))
     base = _one_row_node(reader, jvm)
     if not ids:  # only the number of rows matters
         rows = [(Expr("literal", types.BOOLEAN, value=True, nullable=False),) for _ in rows]
@@ -73,17 +76,17 @@ def _constant_relation(
 
 
 def _one_row_node(reader: Reader, jvm: Jvm) -> Node:
-    nothing = nodes.Filter(_scan(reader, jvm), FALSE)
+    empty = nodes.Filter(_scan(reader, jvm), FALSE)
     one = Expr("literal", types.INT, value=1, nullable=False)
-    return nodes.Aggregate(nothing, (), (Call(reader.new_name(), "Count", (one,), types.BIGINT, nullable=False),))
+    return nodes.Aggregate(empty, (), (Call(reader.new_name(), "Count", (one,), types.BIGINT, nullable=False),))
 
 
 def _scan(reader: Reader, jvm: Jvm) -> nodes.Scan:
-    """One column of the first of our tables that the query mentions."""
+    """Return a scan of one column of the first table that the query mentions."""
     leaves = reader.analysed_plan.collectLeaves()
-    for place in range(leaves.length()):
-        for column in jvm.read_expressions(leaves.apply(place).output()):
+    for index in range(leaves.length()):
+        for column in jvm.read_expressions(leaves.apply(index).output()):
             if TABLE_KEY in column.metadata:
-                (named,) = reader.new_columns([Column("", column.type, column.nullable)])
-                return nodes.Scan(int(column.metadata[TABLE_KEY]), ((named, str(column.metadata[COLUMN_KEY])),))
+                (column_,) = reader.new_columns([Column("", column.type, column.nullable)])
+                return nodes.Scan(int(column.metadata[TABLE_KEY]), ((column_, str(column.metadata[COLUMN_KEY])),))
     raise Unsupported("The query's FROM reads no table.", hint="A view needs at least one table in its FROM.")

@@ -1,10 +1,10 @@
-"""Catalyst expressions as ours.
+"""Read Catalyst expressions as `nodes.Expr`.
 
 `op` is Catalyst's simple class name, `args` are its children in Catalyst's order, and `value` holds the constructor
-fields that `FIELDS` lists for the class, in that order. Of a class that is not listed, plain text and boolean fields
-are kept; of one that the renderer does not know, the name in SQL, by which it refuses it. What says nothing about the
-value is stripped (Alias, KnownNotNull, PromotePrecision). An attribute becomes the column that its id stands for among
-the inputs.
+fields that `FIELDS` lists for the class, in that order. For a class that is not listed, text and boolean fields are
+kept; for one that the renderer does not support, the SQL name, with which the renderer refuses it. Expressions that do
+not affect the value are removed (Alias, KnownNotNull, PromotePrecision). An attribute becomes the input column with its
+id.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "XxHash64": ("seed",),
     "Murmur3Hash": ("seed",),
 }
-"""Catalyst class: the constructor fields kept in `Expr.value`, in order. Modes are 'ANSI', 'TRY' or 'LEGACY'."""
+"""Catalyst class → the constructor fields kept in `Expr.value`, in order. Modes are 'ANSI', 'TRY' or 'LEGACY'."""
 
 CALL_FIELDS: Mapping[str, tuple[str, ...]] = {
     "Sum": ("evalMode",),
@@ -77,7 +77,7 @@ _LIKE_LISTS = {
 TRUE = Expr("literal", types.BOOLEAN, value=True, nullable=False)
 FALSE = Expr("literal", types.BOOLEAN, value=False, nullable=False)
 MAX_CONSTANTS = 10_000
-"""Rows or values of one constant: each is fetched from the JVM by a call."""
+"""Maximum number of rows or values of one constant: each is fetched from the JVM by a call."""
 
 
 def null_literal(type_: Type) -> Expr:
@@ -85,40 +85,42 @@ def null_literal(type_: Type) -> Expr:
 
 
 def raise_error(message: Expr, type_: Type) -> Expr:
-    """An error where a value of this type should be."""
+    """Return an expression that raises an error in place of a value of this type."""
     return Expr("RaiseError", type_, (message,))
 
 
 SpecialReader = Callable[[RawExpr], Expr | None]
-"""A node's own reading of some expressions (subqueries, aggregate calls); None for all others."""
+"""Reads the expressions that a plan node treats specially (subqueries, aggregate calls); returns None for all
+others.
+"""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may refer to: columns by expression id, and the node's special cases."""
+    """What an expression may refer to: columns by expression id, and the node's special expressions."""
 
     columns: Mapping[int, Column]
     special: SpecialReader = lambda _: None
 
     def read(self, raw: RawExpr) -> Expr:
-        if (found := self.special(raw)) is not None:
-            return found
+        if (special_expr := self.special(raw)) is not None:
+            return special_expr
         if raw.op in _TRANSPARENT:
             return self.read(raw.args[0])
         if raw.op == "KnownNotNull":
             return replace(self.read(raw.args[0]), nullable=False)
         if raw.op == "AttributeReference":
-            known = self.columns.get(raw.id)
-            if known is None:  # seen of a window in LATERAL over a constant relation
+            input_column = self.columns.get(raw.id)
+            if input_column is None:  # seen for a window in LATERAL over a constant relation
                 raise Unsupported(
                     f"Spark's optimised plan refers to a column ({raw.jvm_object.name()}) that its input does not give;"
                     " Spark cannot run the query either.",
                     hint="Write the subquery in another way, for instance with its constants in a table.",
                 )
-            return column(known.name, known.type, known.nullable)
+            return column(input_column.name, input_column.type, input_column.nullable)
         if raw.op == "Literal":
             return _read_literal(raw)
-        if raw.op == "OuterReference":  # within a family's query: one of its parameters
+        if raw.op == "OuterReference":  # in a family's query: one of its parameters
             return Expr("parameter", raw.type, value=str(raw.jvm_object.name()).lower(), nullable=raw.nullable)
         if raw.op in ("DynamicPruningSubquery", "DynamicPruningExpression"):
             return TRUE
@@ -146,19 +148,19 @@ class Scope:
         return Expr(raw.op, raw.type, args, value, raw.nullable)
 
     def _read_like_list(self, raw: RawExpr) -> Expr:
-        """LIKE ALL / ANY of many patterns, which Spark keeps as values, as so many LIKEs."""
+        """Read LIKE ALL / ANY of several patterns, which Spark holds as values, as that many LIKEs."""
         connective, negated = _LIKE_LISTS[raw.op]
         tested, patterns = self.read(raw.args[0]), raw.jvm_object.patterns()
         parts = []
-        for place in range(patterns.length()):
-            pattern = patterns.apply(place)
+        for index in range(patterns.length()):
+            pattern = patterns.apply(index)
             text = Expr("literal", types.STRING, value=literal_value(pattern, types.STRING), nullable=pattern is None)
             like = Expr("Like", types.BOOLEAN, (tested, text), ("\\",), tested.nullable or text.nullable)
             parts.append(Expr("Not", types.BOOLEAN, (like,), None, like.nullable) if negated else like)
         return connect(connective, parts)
 
     def _read_message(self, parameters: RawExpr) -> Expr:
-        """The text of raise_error: the one value of a map, which may be a constant by now."""
+        """Read the text of raise_error: the only value of a map, which the optimiser may have folded to a constant."""
         if parameters.op == "CreateMap":
             return self.read(parameters.args[1])
         text = parameters.jvm_object.value().valueArray().getUTF8String(0)
@@ -168,26 +170,26 @@ class Scope:
 
     def read_order(self, raw: RawExpr) -> Order:
         descending = scala_name(raw.fields["direction"]) == "Descending"
-        by = self.read(raw.args[0])
-        if by.type.family is Family.NESTED:
+        expr = self.read(raw.args[0])
+        if expr.type.family is Family.NESTED:
             raise Unsupported(
-                f"ORDER BY a value of type {by.type.sql} is not supported in a view.", hint="Order by its parts."
+                f"ORDER BY a value of type {expr.type.sql} is not supported in a view.", hint="Order by its parts."
             )
-        return Order(by, descending, scala_name(raw.fields["nullOrdering"]) == "NullsLast")
+        return Order(expr, descending, scala_name(raw.fields["nullOrdering"]) == "NullsLast")
 
 
 def sql_name(raw: RawExpr) -> str:
-    """A function as Spark SQL calls it: its class may be called otherwise."""
+    """Return the function's name in Spark SQL, which may differ from its class name."""
     return str(raw.jvm_object.prettyName())
 
 
 def scala_name(value: Any) -> str:
-    """The simple name of a Scala object or class in Spark's JSON."""
+    """Return the simple name of a Scala object or class in Spark's JSON."""
     return str(value.get("object", value.get("product-class"))).rsplit(".", 1)[-1].rstrip("$")
 
 
 def _invoked_method(raw: RawExpr) -> str:
-    """The Java method that an expression calls; of an evaluator object, with its class."""
+    """Return the Java method that an expression calls; for an evaluator object, preceded by its class."""
     function = str(raw.fields["functionName"])
     if raw.op == "Invoke":
         return f"{raw.args[0].fields.get('value', raw.args[0].op)}".split("(")[0] + "." + function
@@ -197,12 +199,12 @@ def _invoked_method(raw: RawExpr) -> str:
 def _parameters(raw: RawExpr) -> tuple[Any, ...] | None:
     if raw.op in FIELDS:
         return tuple(field_value(raw, name) for name in FIELDS[raw.op]) or None
-    kept = [v for k, v in raw.fields.items() if k not in _IGNORED_FIELDS and isinstance(v, (bool, str))]
-    return tuple(kept) or None
+    values = [v for k, v in raw.fields.items() if k not in _IGNORED_FIELDS and isinstance(v, (bool, str))]
+    return tuple(values) or None
 
 
 def field_value(raw: RawExpr, name: str) -> Any:
-    """A constructor field, from the JSON or, where that is null (enumerations, characters), from the JVM."""
+    """Return a constructor field, from the JSON or, if it is null there (enumerations, characters), from the JVM."""
     value = raw.fields.get(name)
     if isinstance(value, (bool, int, str)):
         return value
@@ -210,12 +212,12 @@ def field_value(raw: RawExpr, name: str) -> Any:
         return str(raw.jvm_object.evalContext().evalMode().toString())
     if name == "name":  # an Option
         return None
-    live = getattr(raw.jvm_object, name)()
-    return live if live is None or isinstance(live, (bool, int, str)) else str(live)
+    jvm_value = getattr(raw.jvm_object, name)()
+    return jvm_value if jvm_value is None or isinstance(jvm_value, (bool, int, str)) else str(jvm_value)
 
 
 def _read_literal(raw: RawExpr) -> Expr:
-    """A literal with its value in the form that `nodes.Expr` describes; an array as the expression that makes it."""
+    """Read a literal with its value in the form that `nodes.Expr` describes; an array as an array constructor."""
     text = raw.fields.get("value")
     if raw.type.kind is Kind.ARRAY and text is not None:
         element = raw.jvm_object.dataType().elementType()
@@ -241,7 +243,7 @@ def _read_literal(raw: RawExpr) -> Expr:
 
 
 def literal_value(value: Any, type_: Type) -> Any:
-    """A value as Spark keeps it inside (days, microseconds, UTF8String, Decimal), in the form of a literal."""
+    """Convert a value in Spark's internal form (days, microseconds, UTF8String, Decimal) to the value of a literal."""
     if value is None:
         return None
     if types.is_float(type_):
@@ -256,12 +258,12 @@ def literal_value(value: Any, type_: Type) -> Any:
 
 
 def _chain_operands(raw: RawExpr) -> Iterator[RawExpr]:
-    """The parts of a AND b AND c … (or OR), from left to right, however they are nested."""
-    waiting = [raw]
-    while waiting:
-        part = waiting.pop()
+    """Return the operands of a AND b AND c … (or OR), from left to right, however they are nested."""
+    pending = [raw]
+    while pending:
+        part = pending.pop()
         if part.op == raw.op:
-            waiting += reversed(part.args)
+            pending += reversed(part.args)
         else:
             yield part
 
@@ -270,7 +272,10 @@ _MAX_CHAIN_LENGTH = 32
 
 
 def connect(op: str, parts: Sequence[Expr]) -> Expr:
-    """The parts with AND or OR between them. A long chain becomes a balanced tree: all that follows is recursive."""
+    """Connect the parts with AND or OR.
+
+    A long chain becomes a balanced tree, because all later processing is recursive.
+    """
     if len(parts) > _MAX_CHAIN_LENGTH:
         half = len(parts) // 2
         return connect(op, [connect(op, parts[:half]), connect(op, parts[half:])])
@@ -295,14 +300,14 @@ _SAFE_OPS = frozenset(
 
 
 def conjunction(parts: tuple[Expr, ...]) -> Expr | None:
-    """The parts with AND between them, in an order that does not depend on expression ids.
+    """Connect the parts with AND, in an order that does not depend on expression ids.
 
-    Catalyst takes the conditions that it infers from a hash set. Those that cannot raise come first, sorted; the others
-    keep their order, because one may guard the next (`x <> 0 AND 1 / x > 2`).
+    Catalyst reads inferred conditions from a hash set, in arbitrary order. Conditions that cannot raise come first,
+    sorted; the others keep their order, because one may guard the next (`x <> 0 AND 1 / x > 2`).
     """
     safe = sorted((p for p in set(parts) if all(e.op in _SAFE_OPS for e in p.walk())), key=_sort_key)
-    rest = [p for p in dict.fromkeys(parts) if p not in set(safe)]
-    return connect("And", [*safe, *rest]) if parts else None
+    ordered = [p for p in dict.fromkeys(parts) if p not in set(safe)]
+    return connect("And", [*safe, *ordered]) if parts else None
 
 
 def _sort_key(expr: Expr) -> tuple[Any, ...]:

@@ -1,10 +1,10 @@
-"""Spark's JVM and a session in it: quiet, one line if they do not start, and nothing left if the start is broken off.
+"""Spark's JVM: start a local one, detect that it has ended, and translate its errors.
 
-What the JVM writes to standard error goes to a log file in the temporary directory, which is removed at exit; when
-Spark does not start, what it complains of there is in the error.
+The JVM's standard error goes to a log file in the temporary directory, which is removed at exit. If Spark does not
+start, the reason is taken from this file, so the error is one line.
 
-PySpark's JVM ends by itself when its standard input does, but only once it has told PySpark where it listens. One that
-finds nobody to tell that stays for ever: so a launch that is broken off, by Ctrl-C for instance, ends its process.
+PySpark's JVM ends when its standard input is closed, but only after it has reported its port to PySpark. If the launch
+is interrupted before, by Ctrl-C for instance, the JVM would run for ever, so its process is killed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ _STARTUP_MESSAGE = re.compile(
 
 
 PYTHON_VARIABLE = "PYSPARK_PYTHON"
-"""The environment's word for the interpreter of Spark's workers."""
+"""Environment variable with the interpreter of Spark's workers."""
 
 
 def use_this_python(context: Any) -> None:
-    """Let the workers of a context run the interpreter of this process, unless its user has named one.
+    """Make the workers of a context run the interpreter of this process, unless the user has configured one.
 
-    PySpark's own choice is whatever `python3` the path leads to: in a virtual environment that is not activated,
-    another Python without our packages. Workers on other machines keep that choice: this path may not exist there.
+    By default PySpark runs the first `python3` in the path, which in a virtual environment that is not activated is
+    another Python without this package. Workers on other machines keep the default: this interpreter's path may not
+    exist there.
     """
     if PYTHON_VARIABLE in os.environ or context.getConf().contains("spark.pyspark.python"):
         return
@@ -54,10 +55,10 @@ def use_this_python(context: Any) -> None:
 
 
 def start_session(conf: SparkConf) -> SparkSession:
-    """The session that runs in this process already, or a new one with this configuration."""
-    if _active_context() is not None:  # with a configuration it would be changed to that
+    """Return the session that already runs in this process, or start one with this configuration."""
+    if _active_context() is not None:  # passing the configuration would change the running session
         return SparkSession.builder.getOrCreate()
-    # Workers run the Spark lane's levels: they need this very environment.
+    # Workers run the rounds of the Spark lane and need this Python environment.
     os.environ.setdefault(PYTHON_VARIABLE, sys.executable)
     log = None
     try:
@@ -70,8 +71,8 @@ def start_session(conf: SparkConf) -> SparkSession:
             SparkContext._ensure_initialized(gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError) as error:
-        if (half_made := _active_context()) is not None:
-            half_made.stop()  # the next one begins anew
+        if (partial_context := _active_context()) is not None:
+            partial_context.stop()  # the next attempt starts from scratch
         raise _startup_error(error, log.read_text("utf-8", "replace") if log is not None else "") from error
 
 
@@ -81,11 +82,11 @@ def _active_context() -> SparkContext | None:
 
 def _startup_error(error: Exception, log: str) -> MissingDependency:
     hint = "Look at the master and the settings."
-    if (complaint := _STARTUP_MESSAGE.search(log)) is not None:
-        reason = complaint[1] or complaint[2]
+    if (startup_message := _STARTUP_MESSAGE.search(log)) is not None:
+        reason = startup_message[1] or startup_message[2]
     elif isinstance(error, Py4JJavaError):
         reason = str(error.java_exception.getMessage()).partition("\n")[0]
-    else:  # no Spark has spoken: its JVM does not run
+    else:  # the error is not Spark's: its JVM does not run
         reason = next(iter(log.strip().splitlines()), str(error))
         hint = "Install Java 17 or newer and set JAVA_HOME."
     return MissingDependency(f"Spark could not be started: {reason.strip().rstrip('.')}.", hint=hint)
@@ -93,19 +94,22 @@ def _startup_error(error: Exception, log: str) -> MissingDependency:
 
 @contextmanager
 def _kill_on_interrupt() -> Iterator[None]:
-    """PySpark keeps the process that it launches to itself until all is well; here it is known from the beginning."""
-    launched: list[Popen[bytes]] = []
+    """Kill the launched process if the launch is interrupted.
+
+    PySpark does not expose the process before the launch has succeeded, so its `Popen` is replaced meanwhile.
+    """
+    processes: list[Popen[bytes]] = []
 
     class Known(Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            launched.append(self)
+            processes.append(self)
             super().__init__(*arguments, **options)
 
     java_gateway.Popen = Known
     try:
         yield
     except BaseException:
-        for process in launched:
+        for process in processes:
             if getattr(process, "pid", None) is not None:
                 process.kill()
                 process.wait()
@@ -114,16 +118,16 @@ def _kill_on_interrupt() -> Iterator[None]:
         java_gateway.Popen = Popen
 
 
-# Whether Spark's JVM still lives, and what is said if it does not, or has no memory left.
+# Detection of a JVM that has ended or has run out of memory.
 #
-#     it has ended                  the call is refused with VK503; of a Spark that was started here the next call
-# starts
-#                                   another, and one that was given needs a new session, which is said
-#     its memory ran out, it lives  the call is refused with VK503
+#     it has ended                          the call is refused with VK503. If Spark was started here, the next call
+#                                           starts another one; if the caller passed the session, the error asks for a
+#                                           new one
+#     it is out of memory but still runs    the call is refused with VK503
 #
-# PySpark tells an end by what its sockets come upon: a refused connection, an answer that is empty or breaks off. That
-# it is one is known by the process, and by its exit code whether memory ran out: a JVM that we start ends then
-# (`local.SMALL_HEAP`), and Spark's tasks end any other one.
+# PySpark notices the end of a JVM by its sockets: a refused connection, or an answer that is empty or cut off. The
+# process confirms that the JVM has ended, and its exit code shows whether it ran out of memory: a JVM that is started
+# here then ends (`SMALL_HEAP`), and any other one is ended by Spark's tasks.
 
 
 MORE_MEMORY_HINT = (
@@ -131,25 +135,28 @@ MORE_MEMORY_HINT = (
     " program starts."
 )
 _OUT_OF_MEMORY_CODES = (3, 52)
-"""Exit codes: Java's own (ExitOnOutOfMemoryError), and that of Spark's tasks."""
+"""Exit codes for lack of memory: that of Java (ExitOnOutOfMemoryError), and that of Spark's tasks."""
 _END_TIMEOUT = 10.0
-"""Seconds from the first sign that a JVM ends to its end."""
+"""Seconds to wait for the JVM's end after the first sign of it."""
 _GATEWAY_MESSAGE = "Exception while sending command."
 
 
 def has_ended(session: Any) -> bool:
-    """Whether this session is stopped or its JVM runs no more; of one that somebody else started that is not known."""
+    """Whether this session is stopped or its JVM has ended.
+
+    For a JVM that another process started, the end is not known.
+    """
     if getattr(getattr(session, "_sc", None), "_jsc", "there") is None:
         return True
     jvm = getattr(session, "_jvm", None)
     if jvm is not None and jvm is not SparkContext._jvm:
-        return True  # it was forgotten, and another one may have been started since
+        return True  # PySpark has forgotten this JVM, and may have started another one since
     process = _process()
     return process is not None and process.poll() is not None
 
 
 def refuse_ended(session: Any) -> None:
-    """A session that was given is refused if it has ended, and PySpark is ready for a new one."""
+    """Raise StoreError if a session passed by the caller has ended, and prepare PySpark for a new one."""
     if has_ended(session):
         forget_ended()
         raise StoreError(
@@ -159,7 +166,7 @@ def refuse_ended(session: Any) -> None:
 
 
 def forget_ended() -> None:
-    """Let PySpark forget a JVM that has ended, so that it starts another one when it is next asked."""
+    """Make PySpark forget a JVM that has ended, so that it starts another one on the next request."""
     process = _process()
     if process is None or process.poll() is None:
         return
@@ -167,46 +174,46 @@ def forget_ended() -> None:
     if context is not None:
         with warnings.catch_warnings(), suppress(Exception):
             warnings.simplefilter("ignore")
-            context._jsc = None  # nobody is there whom it could tell
+            context._jsc = None  # the JVM that it would call has ended
             context.stop()
     SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def explain_jvm_error(error: BaseException) -> ViewkeeperError | None:
-    """What it means, if it is that the JVM has ended or has no memory left; None of any other error."""
-    exhausted = isinstance(error, Py4JJavaError | PySparkException) and "OutOfMemoryError" in _error_text(error)
-    cut_off = isinstance(error, ConnectionError | EOFError) or (
+    """Return the error to raise if the JVM has ended or has run out of memory; None for any other error."""
+    is_out_of_memory = isinstance(error, Py4JJavaError | PySparkException) and "OutOfMemoryError" in _error_text(error)
+    is_cut_off = isinstance(error, ConnectionError | EOFError) or (
         isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
     )
-    if (exhausted or cut_off) and (code := _exit_code()) is not None:
+    if (is_out_of_memory or is_cut_off) and (code := _exit_code()) is not None:
         if code in _OUT_OF_MEMORY_CODES:
             return OutOfMemory("Spark's JVM has ended: it ran out of memory.", hint=MORE_MEMORY_HINT)
         return StoreError(
             f"Spark's JVM has ended (exit code {code}).",
             hint=f"If the machine has ended it to get memory, let others use less. {MORE_MEMORY_HINT}",
         )
-    return OutOfMemory("Spark's JVM ran out of memory.", hint=MORE_MEMORY_HINT) if exhausted else None
+    return OutOfMemory("Spark's JVM ran out of memory.", hint=MORE_MEMORY_HINT) if is_out_of_memory else None
 
 
 @contextmanager
 def translate_jvm_errors() -> Iterator[None]:
-    """Errors that come of a JVM's end, or of its memory, as ours; and without a traceback on standard error."""
+    """Translate errors caused by a JVM's end or lack of memory, without a traceback on standard error."""
     root = logging.getLogger()
-    quiet = _GatewayLogFilter()
-    root.addFilter(quiet)
+    log_filter = _GatewayLogFilter()
+    root.addFilter(log_filter)
     try:
         yield
     except Exception as error:
-        if (ours := explain_jvm_error(error)) is not None:
-            raise ours from error
+        if (translated := explain_jvm_error(error)) is not None:
+            raise translated from error
         raise
     finally:
-        root.removeFilter(quiet)
+        root.removeFilter(log_filter)
 
 
 class _GatewayLogFilter(logging.Filter):
-    """PySpark's gateway reports to the root logger what it also raises."""
+    """Drops what PySpark's gateway logs to the root logger, because it also raises it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.msg != _GATEWAY_MESSAGE
@@ -217,7 +224,8 @@ def _process() -> Any:
 
 
 def _exit_code() -> int | None:
-    """That of the JVM, which may be about to end; None if it goes on, or is none of this process."""
+    """Return the JVM's exit code, waiting if it may be about to end; None if it still runs or is not of this
+    process."""
     process = _process()
     if process is None:
         return None
@@ -228,26 +236,27 @@ def _exit_code() -> int | None:
 
 
 def _error_text(error: BaseException) -> str:
-    """An error of Java asks the JVM for its words."""
+    """Return the error's text, which for a Java error is a call into the JVM and may fail."""
     try:
         return str(error)
     except Exception:
         return ""
 
 
-# A local Spark, for when the user brings none: all cores, a task that dies is retried, and nothing on the terminal.
+# A local Spark, used if the user brings none: all cores, failed tasks are retried, and no output on the terminal.
 
 
 SMALL_HEAP = {
-    # Out of memory in one of its own threads Spark lives on and answers nothing: better an end that is seen. (The
-    # default options stand beside the extra ones, which are a user's.) But Java also says so of a large array after two
-    # tries, while other threads that it waits for hold off its collector: on a busy machine it shall try longer.
+    # If one of its own threads runs out of memory, Spark stays alive without answering; ending the JVM makes the
+    # failure visible. (The default options are combined with the extra ones, which belong to the user.) But Java also
+    # reports lack of memory for a large array after two attempts, while other threads hold off the collector: on a busy
+    # machine it should try longer.
     "spark.driver.defaultJavaOptions": "-XX:+ExitOnOutOfMemoryError -XX:+IgnoreUnrecognizedVMOptions"
     " -XX:+UnlockDiagnosticVMOptions -XX:GCLockerRetryAllocationCount=1000",
-    # Spark's own choice is 32 MB in one piece for each sort, join and broadcast, of a heap of 1 GB.
+    # Spark's default is 32 MB in one piece for each sort, join and broadcast, of a heap of 1 GB.
     "spark.buffer.pageSize": "4m",
 }
-"""What lets a Java of a gigabyte live beside a busy machine."""
+"""Settings with which a JVM of one gigabyte runs reliably on a busy machine."""
 
 _SETTINGS = {
     **SMALL_HEAP,
@@ -263,10 +272,11 @@ _SETTINGS = {
 
 
 def start_local_spark() -> SparkSession:
-    """The session that runs in this process already, or a new local one, also in place of one whose JVM has ended."""
+    """Return the session that already runs in this process, or start a local one, also if the previous JVM has
+    ended."""
     forget_ended()
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
-    # `local[n,4]`: plain `local[n]` fails a job as soon as one worker dies.
+    # `local[n,4]`: with plain `local[n]` a job fails as soon as one worker dies.
     settings = {"spark.master": f"local[{os.cpu_count() or 1},4]", **_SETTINGS}
     return start_session(SparkConf(loadDefaults=False).setAll(list(settings.items())))

@@ -1,12 +1,12 @@
-"""Only what is used: from the root down, each node keeps the columns that the nodes above it need.
+"""Prune columns: from the root down, each node keeps only the columns that the nodes above it need.
 
-Spark leaves all columns in the scan of an RDD and prunes with a projection above; reading subqueries adds columns of
-its own. Here a scan names exactly what is read, and a projection that then gives just its child's columns is dropped.
-A scan of which nothing is used (`count(*)`) keeps one key column, so that it still has rows to count. Below a LIMIT
-or a window nothing is dropped, because ties are broken by all columns there.
+Spark leaves all columns in the scan of an RDD and prunes with a projection above; reading subqueries adds further
+columns. After pruning, a scan names exactly the columns that are read, and a projection that only repeats its child's
+columns is dropped. A scan of which no column is used (`count(*)`) keeps one key column, so that its rows can be
+counted. Below a LIMIT or a window no column is dropped, because all columns break ties there.
 
-A sort says something only at the root, below a LIMIT, or below an aggregate that depends on the order of its input;
-elsewhere it is dropped. At the end columns are numbered again, without gaps.
+A sort has an effect only at the root, below a LIMIT, or below an aggregate that depends on the order of its input;
+elsewhere it is dropped. Finally, columns are renumbered without gaps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ColumnNames = frozenset[str]
 
 
 def prune_columns(root: Node, tables: Iterable[Table]) -> Node:
+    """Return the plan without unused columns, with its columns renumbered."""
     keys = {t.id: t.key[0].column if t.key else t.columns[0].name for t in tables}
     node = _ColumnPruner(keys).select_exactly(root, [c.name for c in root.columns], is_ordered=True)
     _assert_closed(node)
@@ -33,29 +34,31 @@ def prune_columns(root: Node, tables: Iterable[Table]) -> Node:
 
 @dataclass(frozen=True)
 class _ColumnPruner:
-    """`keys`: for each table the column to keep when none is used."""
+    """`fallback_columns`: for each table the column to keep if none is used."""
 
     fallback_columns: Mapping[int, str]
 
     def select_exactly(self, node: Node, names: list[str], is_ordered: bool = False) -> Node:
-        """The node with these columns, in this order."""
+        """Return the node with exactly these columns, in this order."""
         node = self.prune(node, frozenset(names), is_ordered)
-        found = {c.name: c for c in node.columns}
-        if list(found) == names:
+        columns = {c.name: c for c in node.columns}
+        if list(columns) == names:
             return node
         return nodes.Project(
-            strip_projections(node), tuple(Named(name, column_reference(found[name])) for name in names)
+            strip_projections(node), tuple(Named(name, column_reference(columns[name])) for name in names)
         )
 
     def prune(self, node: Node, needed: ColumnNames, is_ordered: bool = False) -> Node:
-        """The node with at least the needed columns; `ordered`: the order of its rows matters to someone."""
+        """Return the node with at least the needed columns; `is_ordered`: the order of its rows affects the result."""
         match node:
             case nodes.Scan(table, found):
-                kept = tuple(f for f in found if f[0].name in needed)
-                kept = (
-                    kept or tuple(f for f in found if f[1].lower() == self.fallback_columns[table].lower()) or found[:1]
+                kept_fields = tuple(f for f in found if f[0].name in needed)
+                kept_fields = (
+                    kept_fields
+                    or tuple(f for f in found if f[1].lower() == self.fallback_columns[table].lower())
+                    or found[:1]
                 )
-                return replace(node, fields=kept)
+                return replace(node, fields=kept_fields)
             case nodes.Filter(child, condition):
                 return replace(node, child=self.prune(child, needed | condition.columns(), is_ordered))
             case nodes.Project(child, exprs):
@@ -68,10 +71,10 @@ class _ColumnPruner:
                 sensitive = any(c.function in ORDER_SENSITIVE for c in calls)
                 return nodes.Aggregate(self.prune(child, used_columns((keys, calls)), sensitive), keys, calls)
             case nodes.Union(inputs, output):
-                places = _column_indexes(output, needed)
-                names = [[i.columns[p].name for p in places] for i in inputs]
+                indexes = _column_indexes(output, needed)
+                names = [[i.columns[p].name for p in indexes] for i in inputs]
                 kept_inputs = tuple(self.select_exactly(i, n) for i, n in zip(inputs, names, strict=True))
-                return nodes.Union(kept_inputs, tuple(output[p] for p in places))
+                return nodes.Union(kept_inputs, tuple(output[p] for p in indexes))
             case nodes.Sort(child, order):
                 child = self.prune(child, needed | used_columns(order), is_ordered)
                 return nodes.Sort(child, order) if is_ordered else child
@@ -83,9 +86,9 @@ class _ColumnPruner:
                     return self.prune(child, needed)
                 return replace(node, child=self.prune(child, _column_names(child)), calls=calls)
             case nodes.Expand(child, projections, output):
-                places = _column_indexes(output, needed)
-                rows = tuple(tuple(row[p] for p in places) for row in projections)
-                return nodes.Expand(self.prune(child, used_columns(rows)), rows, tuple(output[p] for p in places))
+                indexes = _column_indexes(output, needed)
+                rows = tuple(tuple(row[p] for p in indexes) for row in projections)
+                return nodes.Expand(self.prune(child, used_columns(rows)), rows, tuple(output[p] for p in indexes))
             case nodes.Generate(child, generator, _, kept_columns, _):
                 kept_columns = tuple(c for c in kept_columns if c.name in needed)
                 below = generator.columns() | {c.name for c in kept_columns}
@@ -107,7 +110,7 @@ ORDER_SENSITIVE = frozenset({"First", "Last", "CollectList", "CollectSet", "List
 
 
 def used_columns(value: Any) -> ColumnNames:
-    """Every column that occurs in expressions, calls and orders."""
+    """Return every column that occurs in expressions, calls and orders."""
     return frozenset(_iter_used_columns(value))
 
 
@@ -128,23 +131,23 @@ def _column_names(node: Node) -> ColumnNames:
 
 
 def _column_indexes(output: tuple[Column, ...], needed: ColumnNames) -> list[int]:
-    """Where the needed columns are; one of them at least."""
+    """Return the indexes of the needed columns, and at least one."""
     return [i for i, c in enumerate(output) if c.name in needed] or [0]
 
 
 def _assert_closed(root: Node) -> None:
-    """Every node uses only columns that its children give."""
+    """Assert that every node uses only columns that its children provide."""
     for node in root.walk():
-        given = {c.name for child in node.children for c in child.columns}
-        own = tuple(getattr(node, f.name) for f in fields(node))
-        missing = used_columns(tuple(v for v in own if not isinstance(v, Node))) - given
+        provided = {c.name for child in node.children for c in child.columns}
+        values = tuple(getattr(node, f.name) for f in fields(node))
+        missing = used_columns(tuple(v for v in values if not isinstance(v, Node))) - provided
         if missing:
             raise Defect(f"A {node.kind} uses {sorted(missing)}, which nothing below it gives.")
 
 
 def _renumber_columns(root: Node) -> Node:
-    found = {c.name for node in root.walk() for c in node.columns}
-    names = {name: f"c{i}" for i, name in enumerate(sorted(found, key=lambda n: int(n[1:])))}
+    used = {c.name for node in root.walk() for c in node.columns}
+    names = {name: f"c{i}" for i, name in enumerate(sorted(used, key=lambda n: int(n[1:])))}
     renamed: Node = _rename_columns(root, names)
     return renamed
 

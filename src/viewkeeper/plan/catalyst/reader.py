@@ -1,8 +1,8 @@
-"""Catalyst's optimised plan as our nodes: one reading a node class, in the visible table `READINGS`.
+"""Read Catalyst's optimised plan into the logical plan: one function for each node class, in the table `NODE_READERS`.
 
-Dropped, because they say how to run a plan and not what it gives: repartitioning, local sorts, `LocalLimit` (Spark
-pushes it below joins and unions as a hint, the `GlobalLimit` above decides) and `WindowGroupLimit` (the filter on the
-rank stays above the window).
+Nodes that affect execution but not the result are dropped: repartitioning, local sorts, `LocalLimit` (a hint that Spark
+pushes below joins and unions; the `GlobalLimit` above decides) and `WindowGroupLimit` (the filter on the rank stays
+above the window).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from viewkeeper.plan.logical.nodes import Expr, Node
 
 
 def read_scan(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read the scan of a registered table, which its columns' metadata identifies."""
     outputs: list[RawExpr] = raw.exprs.get("output", [])
     if not outputs or any(TABLE_KEY not in o.metadata for o in outputs):
         raise Unsupported("The query reads something that is not a table or view of this database.")
@@ -47,28 +48,28 @@ def read_filter(reader: Reader, raw: RawNode) -> ResolvedNode:
 def read_project(reader: Reader, raw: RawNode) -> ResolvedNode:
     child = reader.read(raw.children[0])
     exprs: list[RawExpr] = raw.exprs.get("projectList", [])
-    if not exprs:  # only the number of rows matters, and columns too many do no harm
+    if not exprs:  # only the number of rows matters, and additional columns do no harm
         return child
     scalars = ScalarSubqueries(reader)
     scope = scalars.scope(child.columns)
     read = [(e.id, scope.read(e)) for e in exprs]
     if isinstance(child.node, nodes.Project) and any(n.expr.op == "CreateArray" for n in child.node.exprs):
         below = child.node.child
-        made = {n.name: n.expr for n in child.node.exprs}
-        read = [(i, _inline_array_items(e, made)) for i, e in read]
+        child_exprs = {n.name: n.expr for n in child.node.exprs}
+        read = [(i, _inline_array_items(e, child_exprs)) for i, e in read]
         child = ResolvedNode(below, (None,) * len(below.columns))
     return reader.project(ResolvedNode(scalars.cross_join(child.node), (*child.ids, *scalars.ids)), read)
 
 
 def _inline_array_items(expr: Expr, array_exprs: Mapping[str, Expr]) -> Expr:
-    """Over what a projection made: an item of an array in it is that item. A PIVOT has no other use for its arrays."""
+    """Replace items of array constructors in the child by the items themselves: PIVOT uses its arrays only for that."""
     if expr.op == "column":
         return array_exprs.get(str(expr.value), expr)
     args = tuple(_inline_array_items(a, array_exprs) for a in expr.args)
     if expr.op == "GetArrayItem" and args[0].op == "CreateArray" and args[1].op == "literal":
-        place = args[1].value
-        if place is not None and 0 <= place < len(args[0].args):
-            return args[0].args[int(place)]
+        index = args[1].value
+        if index is not None and 0 <= index < len(args[0].args):
+            return args[0].args[int(index)]
     return replace(expr, args=args)
 
 
@@ -84,6 +85,7 @@ _JOINS = {
 
 
 def read_join(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read a join, or a correlated subquery that Spark has turned into one."""
     kind: Mapping[str, Any] = raw.fields["joinType"]
     name = scala_name(kind)
     left, right = (reader.read(c) for c in raw.children)
@@ -99,10 +101,10 @@ def read_join(reader: Reader, raw: RawNode) -> ResolvedNode:
         return read_single_join(reader, wide, right, condition)
     if name not in _JOINS:
         raise Unsupported(f"A {name} join is not supported.", hint=f"Supported: {', '.join(_JOINS)}.")
-    how = _JOINS[name]
-    rest = () if how in ("semi", "anti") else right.ids
-    joined = ResolvedNode(nodes.Join(how, wide.node, right.node, condition), (*wide.ids, *rest))
-    return reader.select_exactly(joined, (*left.ids, *rest)) if scalars.ids else joined
+    join_type = _JOINS[name]
+    right_ids = () if join_type in ("semi", "anti") else right.ids
+    joined = ResolvedNode(nodes.Join(join_type, wide.node, right.node, condition), (*wide.ids, *right_ids))
+    return reader.select_exactly(joined, (*left.ids, *right_ids)) if scalars.ids else joined
 
 
 def read_union(reader: Reader, raw: RawNode) -> ResolvedNode:
@@ -128,7 +130,7 @@ def read_sort(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_limit(reader: Reader, raw: RawNode) -> ResolvedNode:
-    """LIMIT, OFFSET or both: Spark writes LIMIT n OFFSET m as GlobalLimit n over Offset m."""
+    """Read LIMIT, OFFSET or both: Spark writes LIMIT n OFFSET m as GlobalLimit n over Offset m."""
     count, offset, below = None, 0, raw
     if below.op == "GlobalLimit":
         count, below = _constant_int(below.exprs["limitExpr"]), _skip_local_limits(below.children[0])
@@ -149,7 +151,7 @@ def _constant_int(raw: RawExpr) -> int:
 
 
 def _push_limit(node: Node, count: int | None, offset: int) -> Node:
-    """The limit goes below projections, so that it stands on the sort that says which rows come first."""
+    """Push the limit below projections, so that it is directly above the sort that orders its input."""
     if isinstance(node, nodes.Project) and _is_sorted(node):
         return replace(node, child=_push_limit(node.child, count, offset))
     return nodes.Limit(node, count, offset)
@@ -173,6 +175,7 @@ def read_expand(reader: Reader, raw: RawNode) -> ResolvedNode:
 
 
 def read_generate(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read a table function, such as `explode`."""
     child = reader.read(raw.children[0])
     generator = (
         ScalarSubqueries(reader, forbidden_place="in a table function")
@@ -180,15 +183,16 @@ def read_generate(reader: Reader, raw: RawNode) -> ResolvedNode:
         .read(raw.exprs["generator"])
     )
     dropped = {int(i) for i in raw.jvm_object.unrequiredChildIndex().mkString(" ").split()}
-    kept = [i for place, i in enumerate(raw.children[0].output) if place not in dropped]
-    made: list[RawExpr] = raw.exprs.get("generatorOutput", [])
+    carried = [i for index, i in enumerate(raw.children[0].output) if index not in dropped]
+    generated: list[RawExpr] = raw.exprs.get("generatorOutput", [])
     outer = bool(raw.fields["outer"])
-    output = reader.new_columns(Column("", e.type, e.nullable or outer) for e in made)
-    node = nodes.Generate(child.node, generator, outer, tuple(child.columns[i] for i in kept), output)
-    return ResolvedNode(node, (*kept, *(e.id for e in made)))
+    output = reader.new_columns(Column("", e.type, e.nullable or outer) for e in generated)
+    node = nodes.Generate(child.node, generator, outer, tuple(child.columns[i] for i in carried), output)
+    return ResolvedNode(node, (*carried, *(e.id for e in generated)))
 
 
 def read_child(reader: Reader, raw: RawNode) -> ResolvedNode:
+    """Read the child of a node that does not change its rows."""
     return reader.read(raw.children[0])
 
 

@@ -1,6 +1,6 @@
-"""What cannot be maintained: results that depend on time, chance, or on where and how the query runs.
+"""Refuse queries that cannot be maintained: the result depends on time, chance, or where and how the query runs.
 
-The optimiser folds `current_date()` into a constant, so these are looked for in the analysed plan.
+The optimiser folds `current_date()` into a constant, so the analysed plan is searched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VOLATILE = {
     "CallMethodViaReflection": "reflect()",
     "TryReflect": "try_reflect()",
 }
-"""Catalyst class: how a user writes it."""
+"""Catalyst class → the function in SQL."""
 
 FOREIGN_CODE = {
     "ScalaUDF": "a user-defined function",
@@ -64,10 +64,12 @@ REWRITTEN_FUNCTIONS = {
     "SessionWindow": "session_window",
     "WindowTime": "window_time",
 }
-"""Functions that analysis takes apart: the classes by which they are still known."""
+"""Functions that the analyser rewrites, by the classes that still identify them."""
 
 ORDER_DEPENDENT = {"First": "first", "Last": "last", "AnyValue": "any_value"}
-"""Aggregates of a group that depend on the order of its rows. (Optimisation makes others of them that do not.)"""
+"""Aggregates of a group that depend on the order of its rows. (The optimiser may replace them by others that do
+not.)
+"""
 
 _CLASS_PATTERN = re.compile(r'"class":"[\w.]*?(\w+)\$?"')
 _COLLATE = "Leave COLLATE out, or compare lower(…) with lower(…)."
@@ -91,13 +93,14 @@ def refuse_volatile(analysed: Any) -> None:
         raise Unsupported("COLLATE is not supported in a view: text is compared by its bytes.", hint=_COLLATE)
     for name in sorted(names & FOREIGN_CODE.keys()):
         raise Unsupported(f"{FOREIGN_CODE[name]} cannot be maintained in a view.", hint=_HINT)
-    # Spark also calls aggregates nondeterministic that depend on the order of their input; that order is made stable.
+    # Spark also calls aggregates nondeterministic that depend on the order of their input; plans make that order
+    # stable.
     if not analysed.deterministic() and not names & ORDER_SENSITIVE:
         raise Unsupported("The query is not deterministic.", hint=_HINT)
 
 
 def _refuse_ordered(plan: Any) -> None:
-    """Raise Unsupported if an Aggregate, also one of a subquery, calls `first` or its like. A window may."""
+    """Raise Unsupported if an Aggregate, even in a subquery, calls `first` or similar. Windows may call them."""
     if isinstance(plan, dict):
         if str(plan.get("class", "")).endswith(".logical.Aggregate"):
             called = set(_CLASS_PATTERN.findall(json.dumps(plan.get("aggregateExpressions"), separators=(",", ":"))))

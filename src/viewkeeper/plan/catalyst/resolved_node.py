@@ -1,7 +1,7 @@
-"""What reading a plan node gives: a `Relation`, our node with the expression id of each of its columns.
+"""`ResolvedNode`, the result of reading a plan node: a logical node with the expression id of each of its columns.
 
-Ids repeat where Spark inlines a common table expression twice, so a column's name is given where the column is made (a
-scan, a projection, a call), numbered in that order: the same query always gives the same plan.
+Expression ids repeat where Spark inlines a common table expression twice. A column is therefore named where it is
+created (a scan, a projection, a call), with numbers in that order, so that the same query always gives the same plan.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ResolvedNode:
 
 @dataclass
 class Reader:
-    """Reads one plan by a table of readings; gives out column names.
+    """Reads one plan with a table of node readers, and assigns column names.
 
-    `analysed` is the live analysed plan: constant relations look there for a table to stand on.
+    `analysed_plan` is the live analysed plan, in which constant relations look for a table.
     """
 
     node_readers: Mapping[str, Callable[[Reader, RawNode], ResolvedNode]]
@@ -58,35 +58,36 @@ class Reader:
         raise Unsupported(f"{raw.op} is not supported.", hint=f"Supported: {', '.join(sorted(self.node_readers))}.")
 
     def new_columns(self, columns: Iterable[Column]) -> tuple[Column, ...]:
-        """New names for columns that a node makes."""
+        """Return columns with new names."""
         return tuple(Column(self.new_name(), c.type, c.nullable) for c in columns)
 
     def project(self, child: ResolvedNode, exprs: Iterable[tuple[int | None, Expr]]) -> ResolvedNode:
-        """A projection in which a column that only passes through keeps its name."""
+        """Project the node; a column that is only passed through keeps its name."""
         named: list[Named] = []
         ids: list[int | None] = []
-        taken: set[str] = set()
+        used_names: set[str] = set()
         for id_, expr in exprs:
-            name = str(expr.value) if expr.op == "column" and expr.value not in taken else self.new_name()
-            taken.add(name)
+            name = str(expr.value) if expr.op == "column" and expr.value not in used_names else self.new_name()
+            used_names.add(name)
             named.append(Named(name, expr))
             ids.append(id_)
         return ResolvedNode(nodes.Project(strip_projections(child.node), tuple(named)), tuple(ids))
 
     def select_exactly(self, relation: ResolvedNode, ids: ExprIds) -> ResolvedNode:
-        """The relation with these columns and no others, in this order; without any: one constant column."""
+        """Return the relation with exactly these columns, in this order; if there are none, with one constant
+        column."""
         if relation.ids == ids:
             return relation
         if not ids:
             return ResolvedNode(
                 nodes.Project(strip_projections(relation.node), (Named(self.new_name(), TRUE),)), (None,)
             )
-        known = relation.columns
-        return self.project(relation, [(i, column_reference(known[i])) for i in ids if i is not None])
+        columns = relation.columns
+        return self.project(relation, [(i, column_reference(columns[i])) for i in ids if i is not None])
 
 
 def strip_projections(node: Node) -> Node:
-    """Below projections that only drop or reorder columns: another projection above makes them superfluous."""
+    """Remove projections that only drop or reorder columns: another projection above makes them superfluous."""
     while isinstance(node, nodes.Project) and all(n.expr.op == "column" and n.expr.value == n.name for n in node.exprs):
         node = node.child
     return node

@@ -1,11 +1,11 @@
-"""A Spark session of our own, and the queries that it analyses.
+"""The front end's Spark session, and the queries that it analyses.
 
-The settings below are pinned: they are part of what a stored plan means. A user's own session keeps its settings,
-because ours is a new session on the same context (`own`).
+The settings below are pinned, because the meaning of a stored plan depends on them. The user's own session keeps its
+settings: the front end's session is a new one on the same context.
 
-Each table that a query may read is a temporary view over an empty RDD (over an empty local relation the optimiser
-would fold the query away). Every column carries its table's id and its own name as metadata, by which the reader
-knows it again.
+Each table that a query may read is a temporary view over an empty RDD (with an empty local relation the optimiser would
+fold the query away). Every column carries its table's id and its own name as metadata, by which the reader identifies
+it.
 """
 
 from __future__ import annotations
@@ -41,29 +41,30 @@ from viewkeeper.plan.catalyst.jvm import explain_jvm_error, start_local_spark, t
 from viewkeeper.plan.catalyst.raw_tree import Jvm
 from viewkeeper.resources.fork_guard import module_lock
 
-# A Spark session of our own beside the caller's: its settings are ours alone, and the caller's stay what they were.
+# Isolation of the front end's session from the caller's: neither changes the settings of the other.
 #
-# Two things would mix them. A new session starts with what was configured for the whole context (`spark.sql.*` in the
-# builder or in spark-defaults), so those settings are taken back to Spark's defaults before ours are made. And parts of
-# Spark ask the *active* session of the thread, whoever's plan they work on: the parser reads a TIMESTAMP literal in its
-# time zone. So ours is active while it works, and the caller's again afterwards, in the JVM and in PySpark, which
-# itself makes a session active with every frame that is made and never takes it back.
+# Two things could mix them. First, a new session starts with the settings of the whole context (`spark.sql.*` in the
+# builder or in spark-defaults), so these are reset to Spark's defaults before the pinned settings are made. Second,
+# parts of Spark use the *active* session of the thread, whichever session's plan they process: the parser reads a
+# TIMESTAMP literal in its time zone. The front end's session is therefore active while it works, and afterwards the
+# caller's again, both in the JVM and in PySpark, which activates a session with every frame that is created and never
+# resets it.
 
 
 _own_session_lock = module_lock()
 _own_sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _caller_session: list[SparkSession | None] = [None]
-"""The session that was PySpark's active one when last it was none of ours: one for all threads."""
+"""PySpark's active session when it was last none of the front end's; one for all threads."""
 
 
 def create_own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """A session on the same context: Spark's defaults and these settings, whatever the caller configured."""
+    """Create a session on the same context with Spark's defaults and these settings, whatever the caller configured."""
     with _own_session_lock:
         to_frame = getattr(RDD, "toDF", None)
         try:
             session = spark.newSession()
         finally:
-            if to_frame is not None:  # PySpark lets it make frames of the newest session
+            if to_frame is not None:  # PySpark sets it to create frames in the newest session
                 RDD.toDF = to_frame
         _own_sessions.add(session)
     for name in session.conf.getAll:
@@ -76,7 +77,7 @@ def create_own_session(spark: SparkSession, settings: Mapping[str, str]) -> Spar
 
 @contextmanager
 def activate_session(session: SparkSession) -> Iterator[None]:
-    """While this lasts the session is the active one; afterwards the caller's is. Its JVM's end is an error of ours."""
+    """Make the session active, and the caller's active again afterwards. Translates errors of a JVM that has ended."""
     with translate_jvm_errors(), _set_active(session):
         yield
 
@@ -112,25 +113,25 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.crossJoin.enabled": "true",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
-    # ${…} in a text or a name is what it says, and nothing of the environment.
+    # ${…} in a text or a name stands for itself, not for a variable of the environment.
     "spark.sql.variable.substitute": "false",
-    # IN lists stay lists: a set has no order, and its members are no expressions.
+    # IN lists stay lists: a set has no order, and its members are not expressions.
     "spark.sql.optimizer.inSetConversionThreshold": "1000000",
-    # Physical hints in logical clothes; they would only have to be recognised and dropped.
+    # Logical nodes that are only hints for execution; the reader would have to recognise and drop them.
     "spark.sql.optimizer.windowGroupLimitThreshold": "-1",
     "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in (
-            "LimitPushDownThroughWindow",  # a second top-k below the window, which the first makes superfluous
+            "LimitPushDownThroughWindow",  # adds a second top-k below the window, which the first makes superfluous
             "DecimalAggregates",  # computes avg of a short decimal in floating point
         )
     ),
 }
 
 TABLE_KEY, COLUMN_KEY = "viewkeeper.table", "viewkeeper.column"
-"""Metadata of a registered table's columns."""
+"""Metadata keys of a registered table's columns."""
 
 _TYPE_NAMES = {types.TINYINT: "byte", types.SMALLINT: "short", types.INT: "integer", types.BIGINT: "long"}
 _WORD_PATTERN = re.compile(r"\w+")
@@ -138,7 +139,7 @@ _WORD_PATTERN = re.compile(r"\w+")
 
 @dataclass
 class _FrontEnd:
-    """What is kept for one session: its JVM objects, and the tables registered so far by lower-case name."""
+    """Cached for one session: its JVM objects, and the tables registered so far by lower-case name."""
 
     jvm: Jvm
     commands: tuple[Any, ...]
@@ -150,16 +151,16 @@ _front_ends: weakref.WeakKeyDictionary[SparkSession, _FrontEnd] = weakref.WeakKe
 
 
 def front_session(spark: SparkSession | None) -> SparkSession:
-    """A session with pinned settings: on the given session's context, or on a local one that is started."""
+    """Return a session with pinned settings, on the context of `spark` or on that of a local Spark that is started."""
     with translate_jvm_errors():
-        found = start_local_spark() if spark is None else spark
-        use_this_python(found.sparkContext)
-        return create_own_session(found, SETTINGS)
+        base = start_local_spark() if spark is None else spark
+        use_this_python(base.sparkContext)
+        return create_own_session(base, SETTINGS)
 
 
 @dataclass(frozen=True)
 class AnalysedQuery:
-    """A query as Spark understands it: the live analysed and optimised plans, and the names of its columns."""
+    """A query as Spark understands it: the live analysed and optimised plans."""
 
     jvm: Jvm
     analysed_plan: Any
@@ -172,20 +173,20 @@ class AnalysedQuery:
             return self.execution.optimizedPlan()
 
     def lateral_plan(self) -> Any:
-        """The analysed plan of the one LATERAL subquery."""
+        """The analysed plan of the query's LATERAL subquery."""
         node = self.analysed_plan
         while node.nodeName() != "LateralJoin":
             node = node.children().head()
         return node.right().plan()
 
     def optimise(self, plan: Any) -> Any:
-        """A part of the analysed plan, optimised by itself."""
+        """Optimise a part of the analysed plan separately."""
         with translate_errors():
             return self.optimiser.execute(plan)
 
 
 def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> AnalysedQuery:
-    """Parse and analyse one query. Nothing runs: a statement that is no query is refused before that."""
+    """Parse and analyse one query without running it; a statement that is not a query is refused first."""
     with _lock:
         front = _front_end(spark)
         _register(spark, front, sql, tables)
@@ -201,21 +202,21 @@ def analyse(spark: SparkSession, sql: str, tables: Mapping[str, Table]) -> Analy
 def _front_end(spark: SparkSession) -> _FrontEnd:
     if spark not in _front_ends:
         package = "org.apache.spark.sql.catalyst.plans.logical."
-        kinds = ("Command", "ParsedStatement", "CompoundBody")
-        find = spark._jvm.java.lang.Class.forName
-        _front_ends[spark] = _FrontEnd(Jvm(spark._jvm), tuple(find(package + kind) for kind in kinds))
+        class_names = ("Command", "ParsedStatement", "CompoundBody")
+        find_class = spark._jvm.java.lang.Class.forName
+        _front_ends[spark] = _FrontEnd(Jvm(spark._jvm), tuple(find_class(package + kind) for kind in class_names))
     return _front_ends[spark]
 
 
 def _register(spark: SparkSession, front_end: _FrontEnd, sql: str, tables: Mapping[str, Table]) -> None:
-    """Register the tables that the query may mean; forget those that are gone or have changed."""
-    known = {name.lower(): table for name, table in tables.items()}
-    for name in [n for n, table in front_end.registered.items() if known.get(n) != table]:
+    """Register the tables that the query may name; unregister those that were dropped or changed."""
+    tables_by_name = {name.lower(): table for name, table in tables.items()}
+    for name in [n for n, table in front_end.registered.items() if tables_by_name.get(n) != table]:
         spark.catalog.dropTempView(name)
         del front_end.registered[name]
     words = {w.lower() for w in _WORD_PATTERN.findall(sql)}
-    for name, table in known.items():
-        # A name that is no plain word could be quoted in more than one way: register it always.
+    for name, table in tables_by_name.items():
+        # A name that is not a plain word could be quoted in several ways, so it is always registered.
         if name not in front_end.registered and (name in words or not _WORD_PATTERN.fullmatch(name)):
             schema = spark._jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(_schema_json(table)))
             rows = spark._jsparkSession.createDataFrame(spark.sparkContext._jsc.emptyRDD(), schema)
@@ -239,7 +240,7 @@ def _schema_json(table: Table) -> dict[str, Any]:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Spark's errors as ours, in a line or two, and without PySpark's own report on standard error."""
+    """Translate Spark's errors to ours, in a line or two, without PySpark's own report on standard error."""
     with _silence_reports():
         try:
             yield
@@ -248,7 +249,7 @@ def translate_errors() -> Iterator[None]:
 
 
 class _ThreadLogFilter(logging.Filter):
-    """Drops what PySpark logs in threads whose errors are translated; other threads, and the user's own, are logged."""
+    """Drops PySpark's log records in threads whose errors are translated; those of other threads are logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +265,7 @@ _thread_log_filter = _ThreadLogFilter()
 @contextmanager
 def _silence_reports() -> Iterator[None]:
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).addFilter(_thread_log_filter)  # a second time changes nothing
+        PySparkLogger.getLogger(name).addFilter(_thread_log_filter)  # adding it a second time has no effect
     before = getattr(_thread_log_filter.local, "silent", False)
     _thread_log_filter.local.silent = True
     try:
@@ -280,7 +281,7 @@ _EVALUATION_ERRORS = (
     NumberFormatException,
     SparkRuntimeException,
 )
-"""What Spark raises where an expression fails on its values; a query that it cannot read is another error."""
+"""What Spark raises if an expression fails on its values, as opposed to a query that it cannot read."""
 
 
 def _translate(error: PySparkException | Py4JJavaError) -> Exception:
@@ -294,8 +295,8 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
         return UnknownName(f"There is no table or view {parameters.get('relationName', '').replace('`', '')}.")
     if condition.startswith("UNRESOLVED_COLUMN"):
-        near = parameters.get("proposal", "").replace("`", "")
-        hint = f"Did you mean one of: {near}?" if near else "DESCRIBE lists a table's columns."
+        proposal = parameters.get("proposal", "").replace("`", "")
+        hint = f"Did you mean one of: {proposal}?" if proposal else "DESCRIBE lists a table's columns."
         return UnknownName(f"There is no column {parameters.get('objectName', '').replace('`', '')}.", hint=hint)
     if isinstance(error, _EVALUATION_ERRORS):
         return EvaluationError(f"The query fails on its values: {first_lines(message)}", hint="")
@@ -304,7 +305,7 @@ def _translate(error: PySparkException | Py4JJavaError) -> Exception:
 
 
 def nesting_error() -> BadStatement:
-    """The error for a query that goes beyond the stack of Spark's parser, or of our reader."""
+    """Return the error for a query that exceeds the stack of Spark's parser, or of this package's reader."""
     return BadStatement(
         "The query is nested too deeply, or one expression of it has too many parts.",
         hint="Take superfluous parentheses out, or put parts of it into a WITH or a view of their own.",
@@ -312,7 +313,7 @@ def nesting_error() -> BadStatement:
 
 
 def first_lines(message: str, limit: int = 300) -> str:
-    """Spark's message without its error class, SQLSTATE, plan dump and JVM stack."""
+    """Return Spark's message without its error class, SQLSTATE, plan dump and JVM stack."""
     text = message.split("\nJVM stacktrace")[0].split(";\n")[0].split("\n== SQL")[0]
     text = re.sub(r"\s*SQLSTATE: \w+", "", text)
     text = re.sub(r" If necessary set .* to bypass this error\.", "", text)

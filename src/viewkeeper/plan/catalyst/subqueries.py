@@ -1,14 +1,14 @@
 """Scalar subqueries: a value that is one row of another plan.
 
-A Filter with a subquery in it would not be linear. So the subquery becomes a relation of exactly one row, the node's
-input is crossed with it, and the expression reads its column:
+A Filter that contains a subquery would not be linear. Therefore the subquery becomes a relation of exactly one row,
+which is cross-joined with the node's input, and the expression reads its column:
 
     Filter(x > (SELECT avg(y) FROM t))  ─▶  Filter(x > c7, Join(inner, input, one row [c7]))
 
-A global aggregate has one row by itself. Any other plan is put under one: `max(value)` of at most one row is that row's
-value and NULL for none, and where more rows are possible a count beside it raises Spark's error. Subqueries that Spark
-merged into one struct become plain columns of one shared relation. EXISTS without correlation reaches us as a LIMIT 1
-over constants; it is counted instead, which needs no LIMIT.
+A global aggregate has exactly one row. Any other plan becomes the input of one: `max(value)` of at most one row is that
+row's value, and NULL if there is none; if more rows are possible, a count beside it raises Spark's error. Subqueries
+that Spark merged into one struct become plain columns of one shared relation. Spark turns EXISTS without correlation
+into a LIMIT 1 over constants; it is read as a count instead, which needs no LIMIT.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ONE_LONG = Expr("literal", types.BIGINT, value=1, nullable=False)
 
 @dataclass
 class ScalarSubqueries:
-    """The subqueries met in one node's expressions; `refuse` says where there must be none."""
+    """The scalar subqueries in one node's expressions; `forbidden_place` names a place where they are refused."""
 
     reader: Reader
     forbidden_place: str = ""
@@ -59,7 +59,7 @@ class ScalarSubqueries:
         return Scope(columns, read)
 
     def cross_join(self, node: Node) -> Node:
-        """The node crossed with every one-row relation."""
+        """Return the node cross-joined with every one-row relation."""
         for relation in self.relations.values():
             node = nodes.Join("inner", node, relation.node, None)
         return node
@@ -73,12 +73,12 @@ class ScalarSubqueries:
             raise Unsupported(
                 f"A scalar subquery {self.forbidden_place} is not supported.", hint="Compute it in a join instead."
             )
-        same = json.dumps(raw.fields["plan"])
-        if same not in self.relations:
+        plan_key = json.dumps(raw.fields["plan"])
+        if plan_key not in self.relations:
             if raw.args:
                 raise Unsupported("A correlated subquery that Spark cannot turn into a join is not supported.")
-            self.relations[same] = _one_row_relation(self.reader, raw)
-        return self.relations[same]
+            self.relations[plan_key] = _one_row_relation(self.reader, raw)
+        return self.relations[plan_key]
 
 
 def _one_row_relation(reader: Reader, raw: RawExpr) -> ResolvedNode:
@@ -94,7 +94,7 @@ def _one_row_relation(reader: Reader, raw: RawExpr) -> ResolvedNode:
 
 
 def _subquery_relation(reader: Reader, plan: RawNode) -> ResolvedNode:
-    """The subquery's plan; of a merged one, the struct's fields as columns."""
+    """Read the subquery's plan; for a merged one, with the struct's fields as columns."""
     exprs: list[RawExpr] = plan.exprs.get("projectList", [])
     struct = exprs[0].args[0] if len(exprs) == 1 and exprs[0].args else None
     if plan.op == "Project" and struct is not None and struct.op == "CreateNamedStruct":
@@ -124,14 +124,18 @@ def _enforce_one_row(reader: Reader, relation: ResolvedNode, at_most_one: bool) 
 
 
 def _raise_if_several(count: Call, value: Call) -> Expr:
-    many = Expr("GreaterThan", types.BOOLEAN, (column_reference(count.column), _ONE_LONG), None, count.nullable)
+    is_several = Expr("GreaterThan", types.BOOLEAN, (column_reference(count.column), _ONE_LONG), None, count.nullable)
     return Expr(
-        "If", value.type, (many, raise_error(_TOO_MANY_ROWS, value.type), column_reference(value.column)), None, True
+        "If",
+        value.type,
+        (is_several, raise_error(_TOO_MANY_ROWS, value.type), column_reference(value.column)),
+        None,
+        True,
     )
 
 
 def _match_existence(plan: RawNode) -> tuple[RawNode, RawExpr] | None:
-    """(rows, constant) of `LIMIT 1` over a projection to one constant; None for any other plan."""
+    """Return (rows, constant) of `LIMIT 1` over a projection to one constant; None for any other plan."""
     if plan.op != "GlobalLimit" or plan.exprs["limitExpr"].fields.get("value") != "1":
         return None
     below = plan.children[0]
@@ -149,22 +153,22 @@ def _existence_relation(reader: Reader, rows: RawNode, constant: RawExpr) -> Res
     node = nodes.Aggregate(child.node, (), (count,))
     value = Scope({}).read(constant)
     zero = Expr("literal", types.BIGINT, value=0, nullable=False)
-    some = Expr("GreaterThan", types.BOOLEAN, (column_reference(count.column), zero), None, False)
-    exists = Expr("If", value.type, (some, value, null_literal(value.type)), None, True)
+    has_rows = Expr("GreaterThan", types.BOOLEAN, (column_reference(count.column), zero), None, False)
+    exists = Expr("If", value.type, (has_rows, value, null_literal(value.type)), None, True)
     return reader.project(ResolvedNode(node, (None,)), [(None, exists)])
 
 
 def read_single_join(reader: Reader, left: ResolvedNode, right: ResolvedNode, condition: Expr | None) -> ResolvedNode:
-    """A left outer join in which more than one match is an error: a correlated subquery without an aggregate.
+    """Read a left outer join that fails on more than one match: a correlated subquery without an aggregate.
 
-    The right side is grouped by its side of the equalities, with a count; the error is raised above the join, so only
-    for groups that are matched.
+    The right side is grouped by its side of the equalities, with a count. The error is raised above the join, and so
+    only for groups that have a match.
     """
-    own = {c.name for c in right.node.columns}
+    right_columns = {c.name for c in right.node.columns}
     keys: dict[Expr, Named] = {}
     parts = []
     for part in conjuncts(condition):
-        sides = [a for a in part.args if a.columns() and a.columns() <= own]
+        sides = [a for a in part.args if a.columns() and a.columns() <= right_columns]
         if (
             part.op not in ("EqualTo", "EqualNullSafe")
             or len(sides) != 1

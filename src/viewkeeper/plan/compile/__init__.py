@@ -1,1 +1,1 @@
-"""From the logical plan to operators."""
+"""Compile the logical plan to operators."""

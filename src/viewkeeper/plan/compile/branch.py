@@ -1,8 +1,8 @@
-"""A relation in the middle of compilation: a sum of branches.
+"""Branches: a relation during compilation is a sum of branches.
 
 A **branch** is an operator's output seen through pending linear steps: for each plan column an expression over the
 operator's columns, and a list of conditions. Filters, projections, unions and grouping sets only rewrite branches, so
-consecutive linear nodes fuse by themselves; a segment is made when the next operator with a key is reached.
+consecutive linear nodes are fused. A segment is built when the next operator with a key is reached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from viewkeeper.plan.logical.nodes import Expr, Named, Node, column
 class Branch:
     """`columns`: plan column → expression over the source's columns; `where`: conditions over them, in order.
 
-    `sign` −1: the branch is subtracted from the others. `times`: what each row's weight is multiplied by.
+    `sign` −1: the branch is subtracted from the others. `times`: factors by which each row's weight is multiplied.
     """
 
     source: Operator
@@ -42,24 +42,24 @@ class Branch:
         return replace(self, columns={n.name: self.resolve(n.expr) for n in exprs})
 
     def rename(self, names: Mapping[str, str]) -> Branch:
-        """The same rows with plan columns under new names: new → old."""
+        """Return the same rows with renamed plan columns; `names` maps new → old."""
         return replace(self, columns={new: self.columns[old] for new, old in names.items()})
 
     def resolve(self, expr: Expr) -> Expr:
-        """The expression in terms of the source's columns."""
+        """Return the expression in terms of the source's columns."""
         return substitute(expr, self.columns)
 
     def build_segment(
         self, exprs: Sequence[Named], key: tuple[str, ...] | None, gather: bool = False, ordered: bool = False
     ) -> Segment:
-        """The pending steps and a last projection (over plan columns) as one segment."""
-        seen = tuple(Named(n.name, self.resolve(n.expr)) for n in exprs)
-        return Segment(self.source.id, self.where, seen, key, gather, self.sign, self.times, ordered)
+        """Return the pending steps and a last projection (over plan columns) as one segment."""
+        resolved = tuple(Named(n.name, self.resolve(n.expr)) for n in exprs)
+        return Segment(self.source.id, self.where, resolved, key, gather, self.sign, self.times, ordered)
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledNode(Node):
-    """A node that is compiled already: so two joins read it and it is compiled once."""
+    """A node that is already compiled, so that two joins can read it and it is compiled only once."""
 
     node: Node
     branches: tuple[Branch, ...]
@@ -71,7 +71,7 @@ class CompiledNode(Node):
 
 
 def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:
-    """The expression with each column replaced by what it stands for."""
+    """Return the expression with each column replaced by its expression in `columns`."""
     if expr.op == "column":
         return columns[expr.value]
     if not expr.args:
@@ -80,7 +80,7 @@ def substitute(expr: Expr, columns: Mapping[str, Expr]) -> Expr:
 
 
 def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
-    """The parts of an AND, in their order."""
+    """Return the parts of an AND, in their order."""
     if condition is None:
         return ()
     if condition.op == "And":
@@ -91,7 +91,7 @@ def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
 
 
 def conjunction(conditions: Sequence[Expr]) -> Expr | None:
-    """The AND of conditions, None of none."""
+    """Return the AND of the conditions; None if there are none."""
     result: Expr | None = None
     for condition in conditions:
         result = condition if result is None else Expr("And", types.BOOLEAN, (result, condition))
@@ -99,11 +99,12 @@ def conjunction(conditions: Sequence[Expr]) -> Expr | None:
 
 
 def can_any_raise(exprs: Iterable[Expr]) -> bool:
+    """Whether one of the expressions can raise on a row."""
     return any(can_raise(e) for e in exprs)
 
 
 def positional_columns(columns: Sequence[Column], prefix: str) -> dict[str, Column]:
-    """Plan column → the column of that position: names inside the dataflow are positions, so equal plans are equal."""
+    """Map each plan column to a column named after its position, so that equal plans give equal operators."""
     return {c.name: Column(f"{prefix}{i}", c.type, c.nullable) for i, c in enumerate(columns)}
 
 

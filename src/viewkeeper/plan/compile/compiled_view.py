@@ -1,6 +1,6 @@
-"""A view compiled by itself: the same operators whatever other views there are.
+"""Compile a single view. The result does not depend on the other views of the catalog.
 
-So it is compiled once for a plan and the tables and plans that it reads, and kept with the plan.
+A view is therefore compiled once for its plan and the tables and plans that it reads; the result is kept with the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from viewkeeper.plan.rules.key_propagation import propagate_key
 
 @dataclass(frozen=True)
 class CompiledView:
-    """A view's operators, sources first, and what they were made from: base `tables` and `plans`, by id."""
+    """A view's operators, sources first, and the base `tables` and `plans` from which they were compiled, by id."""
 
     sink: Sink
     operators: Mapping[str, Operator]
@@ -31,12 +31,12 @@ class CompiledView:
 
     @cached_property
     def used_columns(self) -> Mapping[int, frozenset[str]]:
-        """The names of the columns of each base table that it uses, the key included."""
+        """By base table: the names of the columns that the view uses, the key included."""
         names: dict[int, set[str]] = defaultdict(set)
         for operator in self.operators.values():
-            for arrangement, taken in operator.lookup_columns.items():
+            for arrangement, fetched in operator.lookup_columns.items():
                 if (table := self.operators[arrangement].arranged_table) is not None:
-                    names[table].update(taken)
+                    names[table].update(fetched)
             if operator.arranged_table is not None:
                 names[operator.arranged_table].update(operator.arrangement_key)
             if operator.input_table is not None:
@@ -44,37 +44,39 @@ class CompiledView:
             for segment in operator.segments():
                 if (table := self.operators[segment.source].input_table) is not None:
                     names[table].update(segment.used_columns())
-        return {table: frozenset(found) for table, found in names.items()}
+        return {table: frozenset(columns) for table, columns in names.items()}
 
     @cached_property
     def image_columns(self) -> Mapping[str, frozenset[str]]:
-        """The names of the columns that it looks up in each image, the image's key included."""
+        """By table image: the names of the columns that the view looks up in it, the image's key included."""
         names = {o.id: set(o.arrangement_key) for o in self.operators.values() if o.arranged_table is not None}
         for operator in self.operators.values():
-            for arrangement, taken in operator.lookup_columns.items():
+            for arrangement, fetched in operator.lookup_columns.items():
                 if arrangement in names:
-                    names[arrangement].update(taken)
-        return {image: frozenset(found) for image, found in names.items()}
+                    names[arrangement].update(fetched)
+        return {image: frozenset(columns) for image, columns in names.items()}
 
     @cached_property
     def last_aggregate(self) -> Operator | None:
-        """The aggregate of which its rows are made, and nothing else is; None if it cannot be one with others."""
+        """The aggregate that the sink reads, if nothing else reads it; None if it cannot be shared with other views."""
         source = self.sink.source
-        found = self.operators.get(source[0].source) if len(source) == 1 else None
-        if found is None or found.aggregation_input_id is None:
+        aggregate = self.operators.get(source[0].source) if len(source) == 1 else None
+        if aggregate is None or aggregate.aggregation_input_id is None:
             return None
-        users = [o.id for o in self.operators.values() if found.id in o.upstream_ids or found.id in o.lookup_columns]
-        return found if users == [self.sink.id] else None
+        users = [
+            o.id for o in self.operators.values() if aggregate.id in o.upstream_ids or aggregate.id in o.lookup_columns
+        ]
+        return aggregate if users == [self.sink.id] else None
 
     @cached_property
     def slots(self) -> tuple[str, ...]:
-        """The names of its arrangements in the manifest."""
+        """The names of the view's state slots in the manifest."""
         return tuple(slot for operator in self.operators.values() for slot in slot_names(operator))
 
 
 @dataclass(frozen=True)
 class CompiledLazyView(CompiledView):
-    """What batches keep for a lazy view: arrangements of its tables, which hold every column that it uses."""
+    """What batches keep for a lazy view: images of its tables, which hold every column that the view uses."""
 
     table_columns: Mapping[int, frozenset[str]]
 
@@ -91,22 +93,22 @@ class CompiledLazyView(CompiledView):
 
 
 def plan_of(view: View) -> ViewPlan:
-    """A view's plan, read once."""
+    """Return a view's plan, which is parsed once."""
     stored = view.stored_plan
     if not hasattr(stored, "compiled"):
         stored.compiled = to_any_depth(lambda: ViewPlan.from_json(stored))
-    made: ViewPlan = stored.compiled
-    return made
+    plan: ViewPlan = stored.compiled
+    return plan
 
 
 def compile_view(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPlan]) -> CompiledView:
-    """A view's operators. `tables`: base tables as plans know their columns; `plans`: its own, and those it reads."""
+    """Compile a view. `tables`: base tables with internal column names; `plans`: the view's own, and those it reads."""
     plan = plans[view]
-    for made in plan.compiled_cache:
-        same = made.sink.view == view and all(plans.get(i) is p for i, p in made.plans.items())
-        if same and all(tables.get(i) == t for i, t in made.tables.items()):
-            known: CompiledView = made
-            return known
+    for cached_view in plan.compiled_cache:
+        is_same_view = cached_view.sink.view == view and all(plans.get(i) is p for i, p in cached_view.plans.items())
+        if is_same_view and all(tables.get(i) == t for i, t in cached_view.tables.items()):
+            cached: CompiledView = cached_view
+            return cached
     result = to_any_depth(lambda: _compiled(view, tables, plans))
     plan.compiled_cache[:] = [result]
     return result
@@ -116,18 +118,20 @@ def _compiled(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPl
     compiler = Compiler(tables, plans)
     sink = compiler.compile_view(view)
     read = _transitive_reads(view, tables, plans)
-    found = {i: plans[i] for i in read if i not in tables}
-    whole = CompiledView(sink, _sort_operators(compiler.operators), {i: tables[i] for i in read if i in tables}, found)
-    lazy = plans[view].lazy_key
-    return whole if lazy is None else _compile_lazy_view(view, lazy, whole, plans)
+    read_plans = {i: plans[i] for i in read if i not in tables}
+    full_view = CompiledView(
+        sink, _sort_operators(compiler.operators), {i: tables[i] for i in read if i in tables}, read_plans
+    )
+    lazy_key = plans[view].lazy_key
+    return full_view if lazy_key is None else _compile_lazy_view(view, lazy_key, full_view, plans)
 
 
 def _compile_lazy_view(
     view: int, key: Sequence[str], full_view: CompiledView, plans: Mapping[int, ViewPlan]
 ) -> CompiledLazyView:
-    found = propagate_key(view, key, full_view.tables, plans)
-    arranged = {table for table, _ in found.lookup_keys}
-    images = [TableImage(table, columns) for table, columns in found.lookup_keys]
+    propagation = propagate_key(view, key, full_view.tables, plans)
+    arranged = {table for table, _ in propagation.lookup_keys}
+    images = [TableImage(table, columns) for table, columns in propagation.lookup_keys]
     images += [
         TableImage(t, tuple(k.column for k in full_view.tables[t].key)) for t in full_view.tables if t not in arranged
     ]
@@ -142,25 +146,26 @@ def _compile_lazy_view(
 
 
 def dependencies_of(operator: Operator) -> Iterator[str]:
-    """The operators that must run before this one."""
+    """Return the operators that must run before this one."""
     yield from operator.upstream_ids
     yield from operator.lookup_columns
 
 
 def _transitive_reads(view: int, tables: Mapping[int, Table], plans: Mapping[int, ViewPlan]) -> set[int]:
-    """A view, and all that its query reads, through views."""
+    """Return the ids of a view and of all tables and views that its query reads, through views."""
     found: set[int] = set()
-    waiting = [view]
-    while waiting:
-        number = waiting.pop()
+    pending = [view]
+    while pending:
+        number = pending.pop()
         if number not in found:
             found.add(number)
-            waiting.extend(plans[number].reads if number not in tables else ())
+            pending.extend(plans[number].reads if number not in tables else ())
     return found
 
 
 def _sort_operators(operators: Mapping[str, Operator]) -> dict[str, Operator]:
-    """Sources before consumers. Compilation adds an operator after its sources, but for the inputs of images."""
+    """Order sources before consumers. The compiler adds operators after their sources, except for the inputs of
+    images."""
     result: dict[str, Operator] = {}
 
     def place(name: str) -> None:

@@ -1,8 +1,8 @@
-"""From a logical plan to operators.
+"""Compile a logical plan to operators.
 
-Linear nodes rewrite branches (see `branches`); each node that needs rows of a key together becomes an operator. One
-handler a node kind, in the visible table `HANDLERS`; joins live in `joins`, functions of a key's rows in `slices`.
-The result is deterministic: the same plan and the same hints give the same operators, with the same ids.
+Linear nodes rewrite branches (see `branch`); each node that needs the rows of a key together becomes an operator. The
+table `NODE_COMPILERS` has one function for each node kind. Joins are compiled in `joins`, and functions of a key's rows
+in `per_key`. The result is deterministic: the same plan and sizes give the same operators with the same ids.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ T = TypeVar("T", bound=Operator)
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """What the catalog keeps of a view's plan."""
+    """The part of a view's plan that the catalog stores."""
 
     query: Query
     sizes: Mapping[int, int]
-    """Rows of each base table when the view was made: the cost model's hint, kept so that a plan stays as it is."""
+    """Rows of each base table when the view was created, for cardinality estimates; stored so that the plan is
+    stable."""
     lazy_key: tuple[str, ...] | None = None
-    """Of a lazy view, the columns of its key: only what lookups by it need is kept (`narrowing`)."""
+    """Key columns of a lazy view, for which only what lookups by this key need is kept (`key_propagation`);
+    else None."""
     shared_measures: SharedMeasures | None = None
-    """What its last aggregate keeps together with those of other views."""
+    """The measures that the view's last aggregate shares with other views."""
     compiled_cache: list[Any] = field(default_factory=list, compare=False, repr=False)
-    """What it was compiled to, for the next time (`compiled`)."""
+    """Compiled forms of the view, for the next request (`compiled_view`)."""
 
     @cached_property
     def reads(self) -> frozenset[int]:
@@ -69,21 +71,22 @@ class ViewPlan:
 
 @dataclass
 class Compiler:
-    """Compiles views into one set of operators. `tables` and `views` by id."""
+    """Compiles views into one set of operators. `tables` and `view_plans` are by id."""
 
     tables: Mapping[int, Table]
     view_plans: Mapping[int, ViewPlan]
     operators: dict[str, Operator] = field(default_factory=dict)
     sizes: Mapping[int, int] = field(default_factory=dict)
     shared_measures: SharedMeasures | None = None
-    """What the view that is compiled keeps with others. A view that it reads is compiled into it as it is by itself."""
+    """Shared measures of the view that is compiled. A view that it reads is compiled into it without shared
+    measures."""
     branch_cache: dict[tuple[int, frozenset[str]], tuple[Node, SharedMeasures | None, list[Branch]]] = field(
         default_factory=dict
     )
-    """Nodes of the view that were compiled before, by identity: nothing is compiled twice."""
+    """Nodes of the view that are already compiled, by identity: no node is compiled twice."""
 
     def compile_view(self, view_id: int) -> Sink:
-        """The sink of a view, with everything behind it."""
+        """Compile a view with everything behind it, and return its sink."""
         plan = self.view_plans[view_id]
         self.sizes, self.shared_measures = plan.sizes, plan.shared_measures
         self.branch_cache.clear()
@@ -94,10 +97,10 @@ class Compiler:
         return self.add_operator(Sink(view_id, tuple(b.build_segment(exprs, None) for b in branches)))
 
     def compile(self, node: Node, needed: frozenset[str]) -> list[Branch]:
-        """The branches whose sum is the node, with at least the needed plan columns."""
-        known = self.branch_cache.get((id(node), needed))
-        if known is not None and known[0] is node and known[1] is self.shared_measures:
-            return known[2]
+        """Return the branches whose sum is the node, with at least the needed plan columns."""
+        cached = self.branch_cache.get((id(node), needed))
+        if cached is not None and cached[0] is node and cached[1] is self.shared_measures:
+            return cached[2]
         handler = NODE_COMPILERS.get(node.kind)
         if handler is None:
             raise Unsupported(f"{node.kind.upper()} is not supported in a materialized view.")
@@ -106,24 +109,26 @@ class Compiler:
         return branches
 
     def add_operator(self, operator: T) -> T:
-        """The operator, or the equal one that another view made."""
+        """Return the operator, or the equal one that was added before."""
         return self.operators.setdefault(operator.id, operator)  # type: ignore[return-value]
 
     def add_image(self, table: int, key: tuple[str, ...]) -> TableImage:
         return self.add_operator(TableImage(table, key))
 
     def consolidate_before(self, branches: list[Branch], next_exprs: list[Expr]) -> list[Branch]:
-        """Branches over which `upcoming` (in terms of the branches' sources) may run.
+        """Return branches over which `next_exprs` (in terms of the branches' sources) may run.
 
-        The paths of a join may bring combinations that another path takes back, and a branch may be there to be
-        subtracted; before an expression that can raise they are added up.
+        A path of a join may emit combinations that another path cancels, and a branch may be there only to be
+        subtracted. The branches are therefore consolidated before an expression that can raise.
         """
         if not can_any_raise(next_exprs) or not any(b.sign < 0 or b.source.has_canceling_output for b in branches):
             return branches
-        # A branch may have columns beside those that are needed, which another one has not.
+        # A branch may have more columns than the needed ones; other branches may lack them.
         shared = [name for name in branches[0].columns if all(name in b.columns for b in branches)]
-        seen = {name: [b.columns[name] for b in branches] for name in shared}
-        columns = [Column(name, exprs[0].type, any(e.nullable for e in exprs)) for name, exprs in seen.items()]
+        exprs_by_column = {name: [b.columns[name] for b in branches] for name in shared}
+        columns = [
+            Column(name, exprs[0].type, any(e.nullable for e in exprs)) for name, exprs in exprs_by_column.items()
+        ]
         return self.consolidate(branches, columns)
 
     def consolidate(self, branches: list[Branch], columns: list[Column]) -> list[Branch]:
@@ -135,30 +140,30 @@ class Compiler:
 
 
 def strip_sort(node: Node) -> Node:
-    """A Sort at the top only orders the view's key."""
+    """Remove a Sort at the top, which only orders the view's key."""
     while isinstance(node, nodes.Sort):
         node = node.child
     return node
 
 
 def _compile_scan(compiler: Compiler, node: nodes.Scan, needed: frozenset[str]) -> list[Branch]:
-    wanted = [(c, stored) for c, stored in node.fields if c.name in needed]
+    needed_fields = [(c, stored) for c, stored in node.fields if c.name in needed]
     if node.table in compiler.tables:
         source = compiler.add_operator(Input(node.table))
-        return [Branch(source, {c.name: column(stored, c.type, c.nullable) for c, stored in wanted})]
+        return [Branch(source, {c.name: column(stored, c.type, c.nullable) for c, stored in needed_fields})]
     plan = compiler.view_plans[node.table]
     inner = {name.lower(): c.name for name, c in plan.query.output}
-    names = {c.name: inner[stored.lower()] for c, stored in wanted}
-    own, compiler.shared_measures = compiler.shared_measures, None
+    names = {c.name: inner[stored.lower()] for c, stored in needed_fields}
+    own_measures, compiler.shared_measures = compiler.shared_measures, None
     branches = compiler.compile(strip_sort(plan.query.root), frozenset(names.values()))
-    compiler.shared_measures = own
+    compiler.shared_measures = own_measures
     return [b.rename(names) for b in branches]
 
 
 def _compile_filter(compiler: Compiler, node: nodes.Filter, needed: frozenset[str]) -> list[Branch]:
-    flat = flatten(node, compiler.tables)
-    if flat.is_join:  # a comparison with a scalar: it decides how the scalar is looked up
-        return joins.compile_flat_join(compiler, flat, needed)
+    flat_join = flatten(node, compiler.tables)
+    if flat_join.is_join:  # a comparison with a scalar subquery: it decides how the scalar is looked up
+        return joins.compile_flat_join(compiler, flat_join, needed)
     branches = compiler.compile(node.child, needed | node.condition.columns())
     branches = compiler.consolidate_before(branches, [b.resolve(node.condition) for b in branches])
     return [b.add_filter(node.condition) for b in branches]
@@ -172,19 +177,19 @@ def _compile_project(compiler: Compiler, node: nodes.Project, needed: frozenset[
 
 
 def _compile_union(compiler: Compiler, node: nodes.Union, needed: frozenset[str]) -> list[Branch]:
-    places = [i for i, c in enumerate(node.output) if c.name in needed]
+    positions = [i for i, c in enumerate(node.output) if c.name in needed]
     result: list[Branch] = []
     for child in node.inputs:
-        names = {node.output[i].name: child.columns[i].name for i in places}
+        names = {node.output[i].name: child.columns[i].name for i in positions}
         result.extend(b.rename(names) for b in compiler.compile(child, frozenset(names.values())))
     return result
 
 
 def _compile_expand(compiler: Compiler, node: nodes.Expand, needed: frozenset[str]) -> list[Branch]:
-    places = [i for i, c in enumerate(node.output) if c.name in needed]
-    inner = frozenset().union(*(p[i].columns() for p in node.projections for i in places))
+    positions = [i for i, c in enumerate(node.output) if c.name in needed]
+    inner = frozenset().union(*(p[i].columns() for p in node.projections for i in positions))
     branches = compiler.compile(node.child, inner)
-    projections = [[Named(node.output[i].name, p[i]) for i in places] for p in node.projections]
+    projections = [[Named(node.output[i].name, p[i]) for i in positions] for p in node.projections]
     branches = compiler.consolidate_before(
         branches, [b.resolve(n.expr) for b in branches for p in projections for n in p]
     )
@@ -197,27 +202,27 @@ def _compile_consolidation(compiler: Compiler, node: nodes.Consolidation, needed
 
 
 def _compile_generate(compiler: Compiler, node: nodes.Generate, needed: frozenset[str]) -> list[Branch]:
-    """Rows repeated as INTERSECT ALL and EXCEPT ALL do it: the weight is multiplied."""
+    """Repeat rows for INTERSECT ALL and EXCEPT ALL: multiply the weight."""
     if node.generator.op != "ReplicateRows":
         raise Unsupported(
             f"{node.generator.op.lower()} is not supported in a materialized view.",
             hint="Make the rows with UNPIVOT, UNION ALL or a join of VALUES, or keep the elements in a table.",
         )
     count, *values = node.generator.args
-    kept = [Named(c.name, column_reference(c)) for c in node.child_columns if c.name in needed]
-    made = [Named(c.name, v) for c, v in zip(node.output, values, strict=True) if c.name in needed]
-    inner = count.columns().union(*(n.expr.columns() for n in [*kept, *made]))
+    carried = [Named(c.name, column_reference(c)) for c in node.child_columns if c.name in needed]
+    generated = [Named(c.name, v) for c, v in zip(node.output, values, strict=True) if c.name in needed]
+    inner = count.columns().union(*(n.expr.columns() for n in [*carried, *generated]))
     branches = compiler.compile(node.child, inner)
     branches = compiler.consolidate_before(
-        branches, [b.resolve(e) for b in branches for e in [count, *(n.expr for n in made)]]
+        branches, [b.resolve(e) for b in branches for e in [count, *(n.expr for n in generated)]]
     )
-    return [replace(b.project([*kept, *made]), times=(*b.times, b.resolve(count))) for b in branches]
+    return [replace(b.project([*carried, *generated]), times=(*b.times, b.resolve(count))) for b in branches]
 
 
 def _compile_aggregate(compiler: Compiler, node: nodes.Aggregate, needed: frozenset[str]) -> list[Branch]:
     calls = tuple(c for c in node.calls if c.name in needed)
-    if (of_members := families_compile.compile_family_aggregate(compiler, node, calls)) is not None:
-        return of_members
+    if (family_branches := families_compile.compile_family_aggregate(compiler, node, calls)) is not None:
+        return family_branches
     if not all(map(is_incremental, calls)):
         return per_key.compile_per_key_aggregate(compiler, node, calls, is_incremental)
     arguments: dict[Expr, str] = {}

@@ -1,4 +1,4 @@
-"""The relations of a flattened join and the edges between them, with what the cost model knows of both."""
+"""The relations of a flattened join, the edges between them, and the cardinality estimates of both."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JoinEdge:
         return self.b if relation == self.a else self.a
 
     def replace_side(self, relation: int, expr: Expr) -> JoinEdge:
-        """The edge with a column in the place of what it compares of a relation."""
+        """Return the edge with another expression on the side of a relation."""
         return replace(self, left=expr) if relation == self.a else replace(self, right=expr)
 
     @property
@@ -46,21 +46,24 @@ class JoinEdge:
 
 @dataclass(frozen=True)
 class JoinRelation:
-    """One input of the join: its branches, the plan columns that it must give, and its size for the cost model."""
+    """An input of the join: its branches, the plan columns that it must provide, and its estimated cardinality."""
 
     branches: list[Branch]
     columns: tuple[Column, ...]
     size: float
-    """Rows before its own conditions, as far as the cost model knows."""
+    """Estimated rows before the relation's own conditions."""
     selectivity: float
-    """The part of them that the conditions keep: a guess."""
+    """Estimated share of rows that its own conditions keep."""
     unique: tuple[frozenset[str], ...]
     """Sets of plan columns that are proven unique."""
     is_computed: bool
-    """Whether the join compares a column that can raise: it is made when a row comes, so the rows are kept with it."""
+    """Whether the join compares a column that can raise.
+
+    Its value is computed when a row is inserted and stored with the row.
+    """
     node: Node
     join_type: str = "inner"
-    """inner, left or anti, as in `flatten.Source`."""
+    """inner, left or anti, as in `join_tree.JoinInput`."""
 
     @property
     def rows(self) -> float:
@@ -72,19 +75,19 @@ class JoinRelation:
 
     @property
     def table(self) -> int | None:
-        """The base table that it is, seen through its own conditions; None if it is computed."""
+        """The base table behind the relation's own conditions; None if the relation is computed."""
         return self.branches[0].source.input_table if len(self.branches) == 1 and not self.is_computed else None
 
     def stored_column(self, expr: Expr) -> str | None:
-        """The base column behind an expression, if it is nothing but one."""
-        seen = self.branches[0].resolve(expr) if self.table is not None else None
-        return seen.value if seen is not None and seen.op == "column" else None
+        """Return the base column that an expression consists of; None if it is anything else."""
+        resolved = self.branches[0].resolve(expr) if self.table is not None else None
+        return resolved.value if resolved is not None and resolved.op == "column" else None
 
 
 def classify_conditions(
     flat: FlatJoin, owner: Mapping[str, int]
 ) -> tuple[list[JoinEdge], list[list[Expr]], list[Expr], list[list[Expr]]]:
-    """Edges; conditions on one relation alone, by relation; those over several; what else each ON asks for."""
+    """Return the edges, the conditions on single relations, those over several, and the other conditions of each ON."""
     edges: list[JoinEdge] = []
     local: list[list[Expr]] = [[] for _ in flat.inputs]
     across: list[Expr] = []
@@ -125,92 +128,101 @@ def compile_relation(
     used_columns: frozenset[str],
     compared_columns: frozenset[str],
 ) -> JoinRelation:
+    """Compile one input of the join with its own conditions, and estimate its cardinality."""
     columns = tuple(c for c in source.node.columns if c.name in used_columns)
     branches = compiler.compile(source.node, frozenset(c.name for c in columns))
     if local:
         branches = [b.add_filter(conjunction(local)) for b in branches]
     unique = tuple(frozenset(k) for k in unique_keys(source.node, compiler.tables))
-    computed = can_any_raise(b.columns[c.name] for b in branches for c in columns if c.name in compared_columns)
+    is_computed = can_any_raise(b.columns[c.name] for b in branches for c in columns if c.name in compared_columns)
     table = branches[0].source.input_table
     if len(branches) == 1 and table is not None:
-        size, share = float(compiler.sizes.get(table, 0)), _estimate_selectivity(branches[0].where)
+        size, selectivity = float(compiler.sizes.get(table, 0)), _estimate_selectivity(branches[0].where)
     else:
-        # An aggregate or a slice is smaller than what it is made of; by how much is not known before it runs.
+        # The output of an aggregate or a recomputation is smaller than its input, by an unknown factor.
         sizes = [compiler.sizes.get(s, 0) for s in _base_tables(compiler, branches)]
-        size, share = max(sizes, default=0) * 0.5, 1.0
-    return JoinRelation(branches, columns, size, share, unique, computed, source.node, source.join_type)
+        size, selectivity = max(sizes, default=0) * 0.5, 1.0
+    return JoinRelation(branches, columns, size, selectivity, unique, is_computed, source.node, source.join_type)
 
 
 def _estimate_selectivity(where: Sequence[Expr]) -> float:
-    """A guess of the share of rows that conditions keep; a test for NULL keeps nearly all."""
-    share = 1.0
+    """Estimate the share of rows that conditions keep; a test for NULL keeps nearly all."""
+    selectivity = 1.0
     for condition in where:
-        share *= {"IsNotNull": 0.95, "EqualTo": 0.1, "EqualNullSafe": 0.1}.get(condition.op, 0.4)
-    return share
+        selectivity *= {"IsNotNull": 0.95, "EqualTo": 0.1, "EqualNullSafe": 0.1}.get(condition.op, 0.4)
+    return selectivity
 
 
 def _base_tables(compiler: Compiler, branches: Sequence[Branch]) -> set[int]:
-    """The base tables below these branches. Operators are shared, so each is visited once."""
-    waiting: list[Operator] = [b.source for b in branches]
+    """Return the base tables below these branches. Operators are shared, so each is visited once."""
+    pending: list[Operator] = [b.source for b in branches]
     visited: dict[str, Operator] = {}
-    while waiting:
-        operator = waiting.pop()
+    while pending:
+        operator = pending.pop()
         if operator.id not in visited:
             visited[operator.id] = operator
-            waiting.extend(compiler.operators[s.source] for s in operator.segments())
+            pending.extend(compiler.operators[s.source] for s in operator.segments())
     return {operator.input_table for operator in visited.values() if operator.input_table is not None}
 
 
 def estimate_fan_out(
     relations: list[JoinRelation], index: int, usable_edges: list[JoinEdge], edges: list[JoinEdge]
 ) -> float:
-    """How many rows of a relation are expected for one row that is looked up by these edges."""
+    """Estimate how many rows of a relation match one row that is looked up by these edges."""
     relation = relations[index]
     if not usable_edges:
         return relation.size
     if any(key <= {column_name(e.side(index)) for e in usable_edges} for key in relation.unique):
         return 1.0
-    # At least two: where sizes are not known yet (a view over empty tables), a unique key still comes first.
+    # At least two: if sizes are not known yet (a view over empty tables), a unique key still comes first.
     return max(2.0, relation.size / max(_estimate_distinct(relations, index, e, edges) for e in usable_edges))
 
 
 def _estimate_distinct(relations: list[JoinRelation], index: int, edge: JoinEdge, edges: list[JoinEdge]) -> float:
-    """The number of values of an edge's column: the size of the table whose key it refers to, or a tenth of its own."""
-    alike = {column_name(edge.side(index))}
+    """Estimate the number of distinct values of an edge's column.
+
+    It is the size of the table whose key the column refers to, or a tenth of the rows of its own relation.
+    """
+    equated = {column_name(edge.side(index))}
     for _ in edges:
-        alike |= {
+        equated |= {
             column_name(e.side(e.other(x)))
             for e in edges
             for x in (e.a, e.b)
-            if column_name(e.side(x)) in alike - {None}
+            if column_name(e.side(x)) in equated - {None}
         }
-    sizes = [r.size for r in relations for key in r.unique if len(key) == 1 and key <= alike]
+    sizes = [r.size for r in relations for key in r.unique if len(key) == 1 and key <= equated]
     return max(1.0, min([relations[index].size, max(sizes)]) if sizes else relations[index].size / 10)
 
 
 def choose_lookup_edges(
     compiler: Compiler, relations: list[JoinRelation], index: int, usable_edges: list[JoinEdge], edges: list[JoinEdge]
 ) -> list[JoinEdge]:
-    """The edges that make the key: a unique key alone when they cover one (its image exists anyway).
+    """Return the edges that form the lookup key: those of a unique key if they cover one (its image exists anyway).
 
-    Else a base table is looked up by one column, so that one arrangement serves many views: the one with the most
-    values. The other edges are checked after the lookup.
+    Otherwise a base table is looked up by a single column, the one with the most distinct values, so that one image
+    serves many views. The other edges are checked after the lookup.
     """
     relation = relations[index]
-    named = {column_name(e.side(index)): e for e in usable_edges}
+    edge_by_column = {column_name(e.side(index)): e for e in usable_edges}
     for key in relation.unique:
-        if key and key <= set(named):
-            return [named[name] for name in sorted(key)]
-    if len(usable_edges) < 2 or relation.table is None or None in named:
+        if key and key <= set(edge_by_column):
+            return [edge_by_column[name] for name in sorted(key)]
+    if len(usable_edges) < 2 or relation.table is None or None in edge_by_column:
         return usable_edges
-    first = compiler.tables[relation.table].key[0].column
+    first_key_column = compiler.tables[relation.table].key[0].column
 
-    def worth(edge: JoinEdge) -> tuple[float, bool, str]:
-        mine = edge.side(index)
-        return _estimate_distinct(relations, index, edge, edges), relation.stored_column(mine) == first, str(mine.value)
+    def preference(edge: JoinEdge) -> tuple[float, bool, str]:
+        side = edge.side(index)
+        return (
+            _estimate_distinct(relations, index, edge, edges),
+            relation.stored_column(side) == first_key_column,
+            str(side.value),
+        )
 
-    return [max(usable_edges, key=worth)]
+    return [max(usable_edges, key=preference)]
 
 
 def column_name(expr: Expr) -> str | None:
+    """Return the name of the column that an expression consists of; None if it is anything else."""
     return expr.value if expr.op == "column" else None

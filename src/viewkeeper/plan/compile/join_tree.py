@@ -1,18 +1,19 @@
-"""Which joins are taken apart: a tree of joins as one list of relations.
+"""Flatten a tree of joins into one list of relations.
 
-Inner joins that touch are one n-ary join. A left outer join or an anti join adds its right side to that list as an
-*optional* relation: each row of the join so far looks it up, and stays (with NULLs) or goes where there is a match.
-Both are linear in their left side, so filters, projections and further joins above them still apply row by row.
+Adjacent inner joins form one n-ary join. A left outer join or an anti join adds its right side to the list as an
+*optional* relation: each row of the join so far is looked up in it. A left join keeps the row (padded with NULLs if
+there is no match), an anti join drops it if there is a match. Both are linear in their left side, so filters,
+projections and further joins above them still apply row by row.
 
-Where a lookup backwards, from the right side's key to the rows of the left side, could not find them all, the left side
-is a relation of its own, arranged by that key:
+If a backwards lookup, from the right side's key to the rows of the left side, could not find all of them, the left side
+becomes a relation of its own, arranged by that key. This is so for:
 
-    a key that spans several relations, as the coalesced key of `FULL JOIN … USING`
-    a key over an optional relation that NULL can meet: a null-safe comparison, an expression such as `coalesce(x, 0)`
-    a condition below the join that can raise: it must see the rows that Spark shows it
+    a key that spans several relations, such as the coalesced key of `FULL JOIN … USING`
+    a key over an optional relation that matches NULL: a null-safe comparison, or an expression such as `coalesce(x, 0)`
+    a condition below the join that can raise: it must see the same rows as in Spark
 
-The right side of an outer join is always one relation: `A ⟕ (B ⋈ C)` is not `(A ⟕ B) ⟕ C`. A join without an equality,
-with a condition that can raise, and an anti join with a condition over both sides are left as they are (`slices`).
+The right side of an outer join is always one relation: `A ⟕ (B ⋈ C)` is not `(A ⟕ B) ⟕ C`. Joins without an equality or
+with a condition that can raise, and anti joins with a condition over both sides, are not flattened (`per_key`).
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ _TRUE = Expr("literal", types.BOOLEAN, value=True, nullable=False)
 
 @dataclass(frozen=True)
 class JoinInput:
-    """One relation. `how`: inner; left (rows without a match get NULLs); anti (rows with a match go). The match of the
-    last two is decided by `on`, over the columns of the relations before it and of its own."""
+    """One relation. `join_type`: inner; left (rows without a match get NULLs); anti (rows with a match are dropped).
+
+    For left and anti, `on` decides on a match, over the columns of the relations before it and of its own.
+    """
 
     node: Node
     join_type: str = "inner"
@@ -56,7 +59,7 @@ class JoinInput:
 
 @dataclass(frozen=True)
 class FlatJoin:
-    """A tree of joins: its relations, conditions on their rows, and its columns in terms of the relations' columns."""
+    """A flattened tree: its relations, the conditions on their rows, and its columns over the relations' columns."""
 
     inputs: tuple[JoinInput, ...]
     conditions: tuple[Expr, ...]
@@ -67,17 +70,18 @@ class FlatJoin:
         return len(self.inputs) > 1
 
     def inputs_of(self, expr: Expr) -> list[JoinInput]:
-        """The relations whose columns an expression over the tree's columns is made of."""
+        """Return the relations whose columns an expression over the tree's columns uses."""
         names = substitute(expr, self.columns).columns()
         return [s for s in self.inputs if not names.isdisjoint(c.name for c in s.node.columns)]
 
 
 def make_leaf(node: Node) -> FlatJoin:
+    """Return a tree that consists of one relation."""
     return FlatJoin((JoinInput(node),), (), {c.name: column_reference(c) for c in node.columns})
 
 
 def flatten(node: Node, tables: Tables | None = None) -> FlatJoin:
-    """The relations of a tree of joins. Without `tables` outer and anti joins are left as relations."""
+    """Flatten a tree of joins. Without `tables`, outer and anti joins remain relations."""
     if isinstance(node, Join):
         return _flatten_join(add_key_columns(node), tables)
     if isinstance(node, Filter) or (isinstance(node, Project) and not isinstance(node, KeyProjection)):
@@ -116,30 +120,30 @@ def _flatten_inner(node: Join, tables: Tables | None) -> FlatJoin:
         left = left if _is_inner_key(left, a) else make_leaf(node.left)
         right = right if _is_inner_key(right, b) else make_leaf(node.right)
     columns = {**left.columns, **right.columns}
-    own = _resolve_exprs(conjuncts(node.condition), columns)
-    return FlatJoin((*left.inputs, *right.inputs), (*left.conditions, *right.conditions, *own), columns)
+    own_conditions = _resolve_exprs(conjuncts(node.condition), columns)
+    return FlatJoin((*left.inputs, *right.inputs), (*left.conditions, *right.conditions, *own_conditions), columns)
 
 
 def _flatten_optional(node: Join, tables: Tables) -> FlatJoin:
-    """A left outer or anti join, its right side as an optional relation."""
+    """Flatten a left outer or anti join with its right side as an optional relation."""
     on = conjuncts(node.condition)
     pairs = _find_equalities(node)
     if not pairs or can_any_raise(on):
         return make_leaf(node)
-    theirs = {c.name for c in node.right.columns}
-    alone = [c for c in on if c.columns() and c.columns() <= theirs]
-    right = node.right if not alone else Filter(node.right, conjunction(alone) or _TRUE)
-    on = tuple(c for c in on if c not in alone)
+    right_columns = {c.name for c in node.right.columns}
+    right_only = [c for c in on if c.columns() and c.columns() <= right_columns]
+    right = node.right if not right_only else Filter(node.right, conjunction(right_only) or _TRUE)
+    on = tuple(c for c in on if c not in right_only)
     if node.join_type == "anti":
         right, on = _project_keys(right, pairs, on, tables)
     flat = flatten(node.left, tables)
     if can_any_raise(flat.conditions) or not all(_is_key(flat, a, safe) for a, _, safe in pairs):
         flat = make_leaf(node.left)
     columns = dict(flat.columns)
-    given = {c.name: column_reference(Column(c.name, c.type)) for c in right.columns}
-    source = JoinInput(right, node.join_type, _resolve_exprs(on, {**columns, **given}))
+    padded_columns = {c.name: column_reference(Column(c.name, c.type)) for c in right.columns}
+    source = JoinInput(right, node.join_type, _resolve_exprs(on, {**columns, **padded_columns}))
     return FlatJoin(
-        (*flat.inputs, source), flat.conditions, columns if node.join_type == "anti" else {**columns, **given}
+        (*flat.inputs, source), flat.conditions, columns if node.join_type == "anti" else {**columns, **padded_columns}
     )
 
 
@@ -149,7 +153,7 @@ def _is_inner_key(flat: FlatJoin, expr: Expr) -> bool:
 
 
 def _is_key(flat: FlatJoin, expr: Expr, null_safe: bool) -> bool:
-    """Whether a side of an equality finds all rows of the left side that have its value."""
+    """Whether a lookup by this side of an equality finds all rows of the left side that have its value."""
     touched = flat.inputs_of(expr)
     if len(touched) != 1:
         return False
@@ -164,9 +168,9 @@ def _resolve_exprs(exprs: Iterable[Expr], columns: Mapping[str, Expr]) -> tuple[
 
 
 def _find_equalities(node: Join) -> list[tuple[Expr, Expr, bool]]:
-    """(left, right, null-safe) for each part of the condition that is an equality between the sides."""
+    """Return (left, right, null-safe) for each part of the condition that is an equality between the sides."""
     left, right = ({c.name for c in side.columns} for side in (node.left, node.right))
-    found = []
+    equalities = []
     for condition in conjuncts(node.condition):
         if condition.op not in ("EqualTo", "EqualNullSafe") or can_any_raise([condition]):
             continue
@@ -174,29 +178,29 @@ def _find_equalities(node: Join) -> list[tuple[Expr, Expr, bool]]:
         if a.columns() and b.columns() and a.columns() <= right and b.columns() <= left:
             a, b = b, a
         if a.columns() and b.columns() and a.columns() <= left and b.columns() <= right:
-            found.append((a, b, condition.op == "EqualNullSafe"))
-    return found
+            equalities.append((a, b, condition.op == "EqualNullSafe"))
+    return equalities
 
 
 def find_only_equalities(node: Join) -> list[tuple[Expr, Expr, bool]] | None:
-    """The same if the whole condition consists of them, else None."""
-    found = _find_equalities(node)
-    return found if found and len(found) == len(conjuncts(node.condition)) else None
+    """Return the equalities if the whole condition consists of them, else None."""
+    equalities = _find_equalities(node)
+    return equalities if equalities and len(equalities) == len(conjuncts(node.condition)) else None
 
 
 def is_by_key(node: Join) -> bool:
-    """Whether the match of a row depends on the presence of its key alone: no condition is over both sides."""
+    """Whether a match depends on the key's presence alone: only equalities span both sides."""
     pairs, on = _find_equalities(node), conjuncts(node.condition)
     left, right = ({c.name for c in side.columns} for side in (node.left, node.right))
     across = [c for c in on if c.columns() & left and c.columns() & right]
     return bool(pairs) and len(across) == len(pairs) and not can_any_raise(on)
 
 
-# -- joins as other joins ---------------------------------------------------------------------------------------------
+# -- rewriting joins as other joins -----------------------------------------------------------------------------------
 
 
 def as_inner_join(node: Join) -> Node:
-    """A semi join on equalities as an inner join with the distinct keys of its right side."""
+    """Rewrite a semi join on equalities as an inner join with the distinct keys of its right side."""
     pairs = find_only_equalities(node)
     if pairs is None:
         raise Defect("A semi join that is no join on equalities was taken for one.")
@@ -206,14 +210,14 @@ def as_inner_join(node: Join) -> Node:
 
 
 def _as_left_join(node: Join, tables: Tables) -> Node:
-    """An existence join as a left join with the distinct keys of its right side, and a flag beside them."""
+    """Rewrite an existence join as a left join with the distinct keys of its right side and a flag."""
     if node.existence_column is None:
         raise Defect("An existence join has no column for what it found.")
     pairs, on = _find_equalities(node), conjuncts(node.condition)
-    theirs = {c.name for c in node.right.columns}
-    alone = [c for c in on if c.columns() and c.columns() <= theirs]
-    right = node.right if not alone else Filter(node.right, conjunction(alone) or _TRUE)
-    keys, on = _project_keys(right, pairs, tuple(c for c in on if c not in alone), tables)
+    right_columns = {c.name for c in node.right.columns}
+    right_only = [c for c in on if c.columns() and c.columns() <= right_columns]
+    right = node.right if not right_only else Filter(node.right, conjunction(right_only) or _TRUE)
+    keys, on = _project_keys(right, pairs, tuple(c for c in on if c not in right_only), tables)
     flag = Column(f"{node.right.columns[0].name}!exists", types.BOOLEAN)
     flagged = Project(keys, (*(Named(c.name, column_reference(c)) for c in keys.columns), Named(flag.name, _TRUE)))
     joined = Join("left", node.left, flagged, conjunction(on))
@@ -224,15 +228,15 @@ def _as_left_join(node: Join, tables: Tables) -> Node:
 def _project_keys(
     right: Node, pairs: list[tuple[Expr, Expr, bool]], on: tuple[Expr, ...], tables: Tables
 ) -> tuple[Node, tuple[Expr, ...]]:
-    """The keys of a right side, each once, and the condition over them."""
+    """Return a plan of the distinct keys of a right side, and the join condition over them."""
     keys = _key_exprs(right, pairs)
     plain = {k.expr.value for k in keys if k.expr.op == "column"}
     is_unique = any(key and set(key) <= plain for key in unique_keys(right, tables))
-    theirs = {c.name for c in right.columns}
-    others = [c for c in on if not c.columns() & theirs]
+    right_columns = {c.name for c in right.columns}
+    other_conditions = [c for c in on if not c.columns() & right_columns]
     return Project(right, keys) if is_unique else Aggregate(right, keys, ()), (
         *_equality_conditions(pairs, keys),
-        *others,
+        *other_conditions,
     )
 
 
@@ -249,17 +253,18 @@ def _equality_conditions(pairs: list[tuple[Expr, Expr, bool]], keys: tuple[Named
 
 
 def null_aware_sides(node: Join) -> tuple[Expr, Expr] | None:
-    """The two sides of NOT IN as Catalyst writes it: (l = r) OR isnull(l = r)."""
+    """Return the two sides of NOT IN, which Catalyst writes as (l = r) OR isnull(l = r); else None."""
     parts = conjuncts(node.condition)
-    special = [p for p in parts if p.op == "Or" and p.args[1].op == "IsNull" and p.args[1].args[0] == p.args[0]]
-    if len(special) != 1 or special[0].args[0].op != "EqualTo" or len(parts) > 1:
+    null_aware = [p for p in parts if p.op == "Or" and p.args[1].op == "IsNull" and p.args[1].args[0] == p.args[0]]
+    if len(null_aware) != 1 or null_aware[0].args[0].op != "EqualTo" or len(parts) > 1:
         return None
-    pairs = find_only_equalities(replace(node, condition=special[0].args[0]))
+    pairs = find_only_equalities(replace(node, condition=null_aware[0].args[0]))
     return None if pairs is None else (pairs[0][0], pairs[0][1])
 
 
 def rewrite_not_in(node: Join, left: Expr, right: Expr) -> Node:
-    """NOT IN: the anti join by key, beside two facts: is the right side empty, has it a NULL."""
+    """Rewrite NOT IN as the anti join by key and two facts: whether the right side is empty, and whether it has
+    a NULL."""
     base = node.right.columns[0].name
     rows, present = f"{base}!rows", f"{base}!present"
     one = Expr("literal", types.INT, value=1, nullable=False)
@@ -267,21 +272,24 @@ def rewrite_not_in(node: Join, left: Expr, right: Expr) -> Node:
         Call(rows, "Count", (one,), types.BIGINT, nullable=False),
         Call(present, "Count", (right,), types.BIGINT, nullable=False),
     )
-    count, known = column(rows, types.BIGINT, False), column(present, types.BIGINT, False)
+    count, present_count = column(rows, types.BIGINT, False), column(present, types.BIGINT, False)
     zero = Expr("literal", types.BIGINT, value=0, nullable=False)
-    empty, whole = f"{base}!empty", f"{base}!whole"
-    # Two booleans instead of the counts: they rarely change, and what does not change is not passed on.
+    empty, null_free = f"{base}!empty", f"{base}!whole"
+    # Two booleans instead of the counts: they rarely change, and the consolidation stops a delta that cancels.
     facts = Project(
         Aggregate(node.right, (), calls),
         (
             Named(empty, Expr("EqualTo", types.BOOLEAN, (count, zero), nullable=False)),
-            Named(whole, Expr("EqualTo", types.BOOLEAN, (count, known), nullable=False)),
+            Named(null_free, Expr("EqualTo", types.BOOLEAN, (count, present_count), nullable=False)),
         ),
     )
     anti = Join("anti", node.left, node.right, Expr("EqualTo", types.BOOLEAN, (left, right)))
-    is_empty, is_whole = column(empty, types.BOOLEAN, False), column(whole, types.BOOLEAN, False)
+    is_empty, is_null_free = column(empty, types.BOOLEAN, False), column(null_free, types.BOOLEAN, False)
     keyed = Expr("IsNotNull", types.BOOLEAN, (left,), nullable=False)
     condition = Expr(
-        "Or", types.BOOLEAN, (is_empty, Expr("And", types.BOOLEAN, (is_whole, keyed), nullable=False)), nullable=False
+        "Or",
+        types.BOOLEAN,
+        (is_empty, Expr("And", types.BOOLEAN, (is_null_free, keyed), nullable=False)),
+        nullable=False,
     )
     return Filter(Join("inner", anti, Consolidation(facts), None), condition)

@@ -1,23 +1,24 @@
-"""Joins as lookup paths, with no intermediate result.
+"""Compile joins to lookup paths, without intermediate results.
 
     Δ(R₁⋈…⋈Rₙ) = Σᵢ R₁ⁿᵉʷ⋈…⋈Rᵢ₋₁ⁿᵉʷ ⋈ ΔRᵢ ⋈ Rᵢ₊₁ᵒˡᵈ⋈…⋈Rₙᵒˡᵈ
 
-A tree of joins is flattened (`flatten`) into relations, equalities between two relations (edges) and other conditions.
-For each relation there is one path: its delta is looked up in the other relations, one after the other, each by the
-edges that the bound ones give. A base table is looked up in an image shared by (table, key); the view's own filter on
-it runs after the lookup. A first load in the driver runs the whole join as one statement instead.
+A tree of joins is flattened (`join_tree`) into relations, equalities between two relations (edges) and other
+conditions. There is one path for each relation: its delta is looked up in the other relations, one after the other,
+each by edges to the relations that are already bound. A base table is looked up in a table image shared by (table,
+key); the view's own filter on the table runs after the lookup. A backfill in the driver runs the whole join as one
+statement instead.
 
-The sum telescopes over one total order of the relations for any function of them, so it holds with outer joins, too:
+The sum telescopes over one total order of the relations for any function of them, so it also holds for outer joins:
 
-    forwards     L ⟕ R is linear in L: a row of ΔL is looked up in R, and stays with NULLs where it meets no row
+    forwards     L ⟕ R is linear in L: a row of ΔL is looked up in R, and is padded with NULLs if it has no match
     backwards    at fixed L:  Δ(L ⟕ R) = L ⋈ ΔR − pad(L ⋈ Δpresence(R.key)),  and  Δ(L ▷ R) = −(L ⋈ Δpresence(R.key))
 
-`presence` is the set of keys of R that are there: a key matters when its last row goes or its first one comes. With a
-condition over both sides the match depends on the row of L, not on its key alone. Then, for the rows of L that have a
-key in ΔR:  + pad(l) where l meets no row of Rⁿᵉʷ,  − pad(l) where it meets none of Rᵒˡᵈ.
+`presence` is the set of keys that occur in R: a key is in its delta when the key's first row is inserted or its last
+row is deleted. With a condition over both sides, the match depends on the row of L and not on its key alone. Then, for
+the rows of L that have a key in ΔR:  + pad(l) if l has no match in Rⁿᵉʷ,  − pad(l) if it has none in Rᵒˡᵈ.
 
-Backwards along the edges of an ON a lookup is inner, also where it leads into another optional relation: an equality
-rejects NULL, so the row has a match there (`flatten` sees to it). All other lookups of optional relations are outer.
+Backwards along the edges of an ON, a lookup is inner even if it leads into another optional relation: an equality
+rejects NULL, so the row has a match there (`join_tree` ensures it). All other lookups of optional relations are outer.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 
 def compile_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+    """Compile a join to lookup paths if it can be flattened, otherwise as a full outer join or per key."""
     flat = flatten(node, compiler.tables)
     return (
         compile_flat_join(compiler, flat, needed)
@@ -69,64 +71,67 @@ def compile_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list
 
 
 def compile_flat_join(compiler: Compiler, flat: FlatJoin, needed: frozenset[str]) -> list[Branch]:
-    """Joins that touch, with the filters and projections on them."""
+    """Compile adjacent joins, with the filters and projections on them, as one n-ary join."""
     owner = {c.name: i for i, source in enumerate(flat.inputs) for c in source.node.columns}
-    wanted = {name: expr for name, expr in flat.columns.items() if name in needed}
+    output_exprs = {name: expr for name, expr in flat.columns.items() if name in needed}
     edges, local, across, on = classify_conditions(flat, owner)
     compared = frozenset().union(*(c.columns() for c in [*flat.conditions, *(c for s in flat.inputs for c in s.on)]))
-    used = compared.union(*(e.columns() for e in wanted.values()))
+    used = compared.union(*(e.columns() for e in output_exprs.values()))
     relations = [compile_relation(compiler, s, local[i], used, compared) for i, s in enumerate(flat.inputs)]
-    late = [c for c in across if can_any_raise([c])]
-    early = [c for c in across if not can_any_raise([c])]
-    keep = frozenset().union(*(e.columns() for e in [*wanted.values(), *late]))
+    deferred = [c for c in across if can_any_raise([c])]
+    pushed = [c for c in across if not can_any_raise([c])]
+    keep = frozenset().union(*(e.columns() for e in [*output_exprs.values(), *deferred]))
     needs = [frozenset(owner[c] for e in s.on for c in e.columns()) - {i} for i, s in enumerate(flat.inputs)]
-    joined = _JoinGraph(compiler, relations, edges, early, on, needs, keep)
-    branches = [b for start in range(len(relations)) for b in joined.build_paths(start)]
-    branches.append(joined.build_bulk_join())
-    if late:
+    graph = _JoinGraph(compiler, relations, edges, pushed, on, needs, keep)
+    branches = [b for start in range(len(relations)) for b in graph.build_paths(start)]
+    branches.append(graph.build_bulk_join())
+    if deferred:
         columns = [c for r in relations for c in r.columns if c.name in keep]
-        branches = [b.add_filter(conjunction(late)) for b in compiler.consolidate(branches, columns)]
-    exprs = [Named(name, expr) for name, expr in wanted.items()]
+        branches = [b.add_filter(conjunction(deferred)) for b in compiler.consolidate(branches, columns)]
+    exprs = [Named(name, expr) for name, expr in output_exprs.items()]
     branches = compiler.consolidate_before(branches, [b.resolve(n.expr) for b in branches for n in exprs])
     return [b.project(exprs) for b in branches]
 
 
 @dataclass(frozen=True)
 class _JoinGraph:
-    """The relations of a join with what links them, from which its paths are made."""
+    """The relations, edges and conditions of a join, from which its paths are built."""
 
     compiler: Compiler
     relations: list[JoinRelation]
     edges: list[JoinEdge]
     conditions: list[Expr]
-    """Over several relations, or over an optional one."""
+    """Conditions over several relations, or over an optional one."""
     on_conditions: list[list[Expr]]
-    """What the ON of each optional relation asks for beside its edges."""
+    """By relation: the conditions of its ON, if it is optional, beside the edges."""
     on_relations: list[frozenset[int]]
-    """The relations that the ON of each optional relation compares it with."""
+    """By relation: the relations that its ON, if it is optional, compares it with."""
     output_columns: frozenset[str]
     """Columns that are used after the join."""
 
     @cached_property
     def relation_order(self) -> list[int]:
-        """The total order: relations before the changed one are looked up in their new state, those after it in their
-        old state. By size, but the last is an inner relation: its path alone serves a first load on Spark."""
+        """The total order of the relations, by size.
+
+        A path looks relations before the changed one up in their new state, and those after it in their old state. The
+        last relation is an inner one, because a backfill on Spark runs its path alone.
+        """
         by_size = sorted(range(len(self.relations)), key=lambda i: (self.relations[i].rows, i))
         last = [i for i in by_size if not self.relations[i].is_optional][-1]
         return [*(i for i in by_size if i != last), last]
 
     def build_paths(self, start: int) -> list[Branch]:
-        """What turns the delta of a relation into its share of the join's delta."""
+        """Return the branches that turn the delta of a relation into its share of the join's delta."""
         relation = self.relations[start]
         result = [] if relation.join_type == "anti" else _PathBuilder(self, start, self.on_conditions[start]).finish()
         if relation.is_optional:
-            mine = {c.name for c in relation.columns}
-            depends_on_row = any(c.columns() & mine for c in self.on_conditions[start])
+            own_columns = {c.name for c in relation.columns}
+            depends_on_row = any(c.columns() & own_columns for c in self.on_conditions[start])
             result += self._paths_by_row(start) if depends_on_row else self._paths_by_presence(start)
         return result
 
     def _paths_by_presence(self, start: int) -> list[Branch]:
-        """Rows that lose or regain their NULLs, or go or return: those of a key that came to be or ceased to be."""
+        """Paths for keys that enter or leave the relation: padded or anti-joined rows are deleted or inserted."""
         relation, keys = self.relations[start], self._edge_keys(start)
         nulls = [Named(c.name, Expr("literal", c.type)) for c in relation.columns]
         named = [Named(k.name, column_reference(k.column)) for k in keys]
@@ -137,72 +142,82 @@ class _JoinGraph:
         ).finish()
 
     def _paths_by_row(self, start: int) -> list[Branch]:
-        """The same where the match depends on the row: rows with a key of the delta are looked up in both states."""
+        """Paths for a match that depends on the row: rows with a key in the delta are looked up in both states."""
         relation, keys = self.relations[start], self._edge_keys(start)
         names = {k.name: Column(f"x{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(keys)}
         exprs = [Named(names[k.name].name, k.expr) for k in keys]
-        # With all columns that the match depends on: a row that changes in none of them does not get here.
-        others = [Named(f"y{i}", column_reference(c)) for i, c in enumerate(relation.columns)]
-        source = tuple(b.build_segment([*exprs, *others], tuple(n.name for n in exprs)) for b in relation.branches)
-        touched = Branch(
+        # The segment has all columns on which the match depends, so an update that changes none of them ends here.
+        row_columns = [Named(f"y{i}", column_reference(c)) for i, c in enumerate(relation.columns)]
+        source = tuple(b.build_segment([*exprs, *row_columns], tuple(n.name for n in exprs)) for b in relation.branches)
+        touched_branch = Branch(
             self.compiler.add_operator(Consolidate(source, is_distinct_keys=True)),
             {name: column_reference(c) for name, c in names.items()},
         )
-        walk = _PathBuilder(self._replace_relation(start, [touched], tuple(k.column for k in keys), keys), start, [])
-        mine = [e for e in self.edges if e.owner == start]
-        walk.is_key_only = True
-        walk.later_columns = frozenset().union(
-            *(e.columns() for e in [*self.on_conditions[start], *(e.equality for e in mine)])
+        path = _PathBuilder(
+            self._replace_relation(start, [touched_branch], tuple(k.column for k in keys), keys), start, []
         )
-        while not self.on_relations[start] <= set(walk.bound_relations):
-            walk.add_step()
-        by = choose_lookup_edges(self.compiler, self.relations, start, mine, self.edges)
-        walk.bound_relations.remove(start)  # what was bound of it is its key: now it is looked up itself
-        walk.graph, walk.later_columns, walk.is_key_only = self, frozenset(), False
+        own_edges = [e for e in self.edges if e.owner == start]
+        path.is_key_only = True
+        path.later_columns = frozenset().union(
+            *(e.columns() for e in [*self.on_conditions[start], *(e.equality for e in own_edges)])
+        )
+        while not self.on_relations[start] <= set(path.bound_relations):
+            path.add_step()
+        lookup_edges = choose_lookup_edges(self.compiler, self.relations, start, own_edges, self.edges)
+        path.bound_relations.remove(start)  # only its key was bound so far; now the relation itself is looked up
+        path.graph, path.later_columns, path.is_key_only = self, frozenset(), False
         nulls = [Named(c.name, Expr("literal", c.type)) for c in relation.columns]
-        absent = []
-        for fresh in (True, False):
-            found = walk.optional_lookup(
-                start, mine, by, self.on_conditions[start], fresh, is_load_path=False, join_type="anti"
+        unmatched = []
+        for new_state in (True, False):
+            matched = path.optional_lookup(
+                start,
+                own_edges,
+                lookup_edges,
+                self.on_conditions[start],
+                new_state,
+                is_load_path=False,
+                join_type="anti",
             )
-            known = [Named(name, Expr("column", e.type, value=name)) for name, e in found.columns.items()]
-            absent.append((found if fresh else found.negate()).project([*known, *nulls]))
-        walk.bind(start, absent)
-        return walk.finish()
+            known_columns = [Named(name, Expr("column", e.type, value=name)) for name, e in matched.columns.items()]
+            unmatched.append((matched if new_state else matched.negate()).project([*known_columns, *nulls]))
+        path.bind(start, unmatched)
+        return path.finish()
 
     def _edge_keys(self, relation: int) -> list[Named]:
-        mine = [e for e in self.edges if e.owner == relation]
-        return [Named(f"!{relation}.{i}", e.side(relation)) for i, e in enumerate(mine)]
+        own_edges = [e for e in self.edges if e.owner == relation]
+        return [Named(f"!{relation}.{i}", e.side(relation)) for i, e in enumerate(own_edges)]
 
     def _replace_relation(
         self, start: int, branches: list[Branch], columns: tuple[Column, ...], keys: Sequence[Named]
     ) -> _JoinGraph:
-        """The join with other rows in the place of a relation, whose ON compares them by the columns of its `keys`."""
-        begun = replace(self.relations[start], branches=branches, columns=columns)
-        of_key = iter(keys)
+        """Return the join with other rows as relation `start`, whose ON compares them by the columns of `keys`."""
+        replaced = replace(self.relations[start], branches=branches, columns=columns)
+        key_iter = iter(keys)
         edges = [
-            e.replace_side(start, column_reference(next(of_key).column)) if e.owner == start else e for e in self.edges
+            e.replace_side(start, column_reference(next(key_iter).column)) if e.owner == start else e
+            for e in self.edges
         ]
-        relations = [begun if i == start else r for i, r in enumerate(self.relations)]
+        relations = [replaced if i == start else r for i, r in enumerate(self.relations)]
         return replace(self, relations=relations, edges=edges)
 
     def _presence_changes(self, relation: JoinRelation, keys: Sequence[Named]) -> list[Branch]:
-        """The change of the set of keys that are there. A unique key is there as often as its row is."""
+        """Return the delta of the set of keys of a relation. If the key is unique, this is the relation's delta
+        itself."""
         plain = {k.expr.value for k in keys if k.expr.op == "column"}
         if any(key <= plain for key in relation.unique):
             branches = [b.project(keys) for b in relation.branches]
             return self.compiler.consolidate(branches, [k.column for k in keys])
-        given = CompiledNode(relation.node, tuple(relation.branches))
-        return self.compiler.compile(Aggregate(given, tuple(keys), ()), frozenset(k.name for k in keys))
+        compiled = CompiledNode(relation.node, tuple(relation.branches))
+        return self.compiler.compile(Aggregate(compiled, tuple(keys), ()), frozenset(k.name for k in keys))
 
     def build_bulk_join(self) -> Branch:
-        """The whole join at once, for a first load in the driver."""
+        """Return the whole join as one operator, for a backfill in the driver."""
         names: dict[str, Column] = {}
         ports = []
         for i, relation in enumerate(self.relations):
-            own = positional_columns(relation.columns, f"r{i}_")
-            names |= own
-            exprs = [Named(own[c.name].name, column_reference(c)) for c in relation.columns]
+            positions = positional_columns(relation.columns, f"r{i}_")
+            names |= positions
+            exprs = [Named(positions[c.name].name, column_reference(c)) for c in relation.columns]
             ports.append(tuple(b.build_segment(exprs, None) for b in relation.branches))
         columns = {name: column_reference(c) for name, c in names.items()}
         optional = []
@@ -219,10 +234,10 @@ class _JoinGraph:
 
 
 class _PathBuilder:
-    """A path while it is made: the relations that are bound, and where their rows come from."""
+    """A path under construction: the bound relations, and the branches that give its rows."""
 
     def __init__(self, graph: _JoinGraph, start: int, conditions: Sequence[Expr]) -> None:
-        """`asked`: conditions that the rows of the first relation must meet with the others."""
+        """`conditions`: those that rows of the first relation must satisfy together with the other relations."""
         self.graph, self.start = graph, start
         self.bound_relations, self.branches = [start], graph.relations[start].branches
         self.matched_relations = self._find_matched()
@@ -233,23 +248,24 @@ class _PathBuilder:
             *(c for i in sorted(self.matched_relations - {start}) for c in graph.on_conditions[i]),
         ]
         self.later_columns = frozenset[str]()
-        """Columns that are kept beside those which the join itself needs."""
+        """Columns that are carried in addition to those that the join itself needs."""
         self.is_key_only = False
-        """Whether of the first relation only the key is bound."""
+        """Whether only the key of the first relation is bound."""
         linked = frozenset(x for e in graph.edges for x in (e.a, e.b))
         self.threshold = thresholds.find_threshold(
             graph.relations, start, linked, graph.conditions, graph.output_columns
         )
 
     def _find_matched(self) -> set[int]:
-        """The relations that surely have a row: the first, and those that an ON which is met compares with."""
-        found, waiting = set[int](), [self.start]
-        while waiting:
-            i = waiting.pop()
-            if i not in found:
-                found.add(i)
-                waiting += [x for e in self.graph.edges if e.owner == i for x in (e.a, e.b)]
-        return found
+        """Return the relations that certainly have a row: the first, and those that the ON of such a relation
+        compares."""
+        matched, pending = set[int](), [self.start]
+        while pending:
+            i = pending.pop()
+            if i not in matched:
+                matched.add(i)
+                pending += [x for e in self.graph.edges if e.owner == i for x in (e.a, e.b)]
+        return matched
 
     def finish(self) -> list[Branch]:
         while len(self.bound_relations) < len(self.graph.relations):
@@ -258,33 +274,40 @@ class _PathBuilder:
 
     def add_step(self) -> None:
         """Bind one more relation."""
-        joined = self.graph
-        relations, order = joined.relations, joined.relation_order
+        graph = self.graph
+        relations, order = graph.relations, graph.relation_order
         is_threshold = self.threshold is not None and len(self.bound_relations) == 1
-        step = self.threshold.relation if self.threshold is not None and is_threshold else self._choose_next()
-        used = self._usable_edges(step)
-        by = choose_lookup_edges(joined.compiler, relations, step, used, joined.edges)
+        relation = self.threshold.relation if self.threshold is not None and is_threshold else self._choose_next()
+        used = self._usable_edges(relation)
+        lookup_edges = choose_lookup_edges(graph.compiler, relations, relation, used, graph.edges)
         self.open_edges = [e for e in self.open_edges if e not in used]
-        fresh, load = order.index(step) < order.index(self.start), self.start == order[-1]
-        if self._is_outer(step):
+        new_state, is_load_path = order.index(relation) < order.index(self.start), self.start == order[-1]
+        if self._is_outer(relation):
             branch = self.optional_lookup(
-                step, used, by, joined.on_conditions[step], fresh, load, relations[step].join_type
+                relation,
+                used,
+                lookup_edges,
+                graph.on_conditions[relation],
+                new_state,
+                is_load_path,
+                relations[relation].join_type,
             )
         else:
-            later = self._columns_used_after(used)
+            later_columns = self._columns_used_after(used)
             if self.threshold is not None and is_threshold:
-                first = relations[self.start]
+                scalar = relations[self.start]
                 branch = thresholds.compile_range_lookup(
-                    joined.compiler, first, relations[step], self.threshold, later, fresh, load
+                    graph.compiler, scalar, relations[relation], self.threshold, later_columns, new_state, is_load_path
                 )
             else:
-                branch = self._inner_lookup(step, by, later, fresh, load)
+                branch = self._inner_lookup(relation, lookup_edges, later_columns, new_state, is_load_path)
             for edge in used:
                 branch = branch.add_filter(edge.equality)
-        self.bind(step, [branch])
+        self.bind(relation, [branch])
 
     def bind(self, relation: int, branches: list[Branch]) -> None:
-        """These rows are those of the path with one more relation; what can be asked of them now is asked."""
+        """Add the relation with these branches to the path, and apply the conditions whose columns are now all
+        bound."""
         self.bound_relations.append(relation)
         covered = {c.name for i in self.bound_relations for c in self.graph.relations[i].columns}
         ready = conjunction([c for c in self.pending_conditions if c.columns() <= covered])
@@ -295,7 +318,7 @@ class _PathBuilder:
         return self.graph.relations[relation].is_optional and relation not in self.matched_relations
 
     def _usable_edges(self, relation: int) -> list[JoinEdge]:
-        """The edges by which a relation can be looked up now."""
+        """Return the edges by which a relation can be looked up now."""
         return [
             e
             for e in self.open_edges
@@ -304,39 +327,41 @@ class _PathBuilder:
         ]  # fmt: skip
 
     def _choose_next(self) -> int:
-        """The relation to look up next: the one after which the fewest rows are expected; crosses last."""
-        joined, bound = self.graph, set(self.bound_relations)
-        known = bound - {self.start} if self.is_key_only else bound
+        """Return the relation with the fewest expected rows after its lookup; relations without an edge come last."""
+        graph, bound = self.graph, set(self.bound_relations)
+        comparable = bound - {self.start} if self.is_key_only else bound
 
         def cost(i: int) -> tuple[bool, float, int]:
-            mine = self._usable_edges(i)
-            rows = estimate_fan_out(joined.relations, i, mine, joined.edges) * joined.relations[i].selectivity
+            edges = self._usable_edges(i)
+            rows = estimate_fan_out(graph.relations, i, edges, graph.edges) * graph.relations[i].selectivity
             if self._is_outer(i):
-                rows = max(1.0, rows) if joined.relations[i].join_type == "left" else 0.5
-            return not mine, rows, joined.relation_order.index(i)
+                rows = max(1.0, rows) if graph.relations[i].join_type == "left" else 0.5
+            return not edges, rows, graph.relation_order.index(i)
 
-        ready = (i for i in range(len(joined.relations)) if not self._is_outer(i) or joined.on_relations[i] <= known)
+        ready = (i for i in range(len(graph.relations)) if not self._is_outer(i) or graph.on_relations[i] <= comparable)
         return min((i for i in ready if i not in bound), key=cost)
 
     def _columns_used_after(self, edges: Sequence[JoinEdge]) -> frozenset[str]:
-        """Columns that are used after the next lookup, or to check it."""
-        joined = self.graph
-        unbound = [i for i in range(len(joined.relations)) if i not in self.bound_relations and self._is_outer(i)]
-        conditions = [*self.pending_conditions, *(c for i in unbound for c in joined.on_conditions[i])]
+        """Return the columns that are used after the next lookup, or to check it."""
+        graph = self.graph
+        unbound = [i for i in range(len(graph.relations)) if i not in self.bound_relations and self._is_outer(i)]
+        conditions = [*self.pending_conditions, *(c for i in unbound for c in graph.on_conditions[i])]
         conditions += [e.equality for e in [*edges, *self.open_edges]]
-        return joined.output_columns.union(self.later_columns, *(c.columns() for c in conditions))
+        return graph.output_columns.union(self.later_columns, *(c.columns() for c in conditions))
 
     def _probe_segments(
         self, columns: Sequence[Column], positions: Mapping[str, Column], sides: Iterable[Expr]
     ) -> tuple[Segment, ...]:
         exprs = [Named(positions[c.name].name, column_reference(c)) for c in columns]
-        key, worked_out = _name_keys(sides, positions, "q")
-        return tuple(b.build_segment([*exprs, *worked_out], key) for b in self.branches)
+        key, computed = _name_keys(sides, positions, "q")
+        return tuple(b.build_segment([*exprs, *computed], key) for b in self.branches)
 
     def _carried_columns(self, later_columns: frozenset[str]) -> tuple[list[Column], dict[str, Column]]:
         columns = [c for i in self.bound_relations for c in self.graph.relations[i].columns if c.name in later_columns]
-        made = [b.columns for b in self.branches]
-        columns = [Column(c.name, c.type, c.nullable or any(m[c.name].nullable for m in made)) for c in columns]
+        branch_columns = [b.columns for b in self.branches]
+        columns = [
+            Column(c.name, c.type, c.nullable or any(m[c.name].nullable for m in branch_columns)) for c in columns
+        ]
         return columns, positional_columns(columns, "p")
 
     def _inner_lookup(
@@ -348,11 +373,13 @@ class _PathBuilder:
         is_load_path: bool,
     ) -> Branch:
         compiler, relation = self.graph.compiler, self.graph.relations[index]
-        arranged, key_edges, take, inner, where = _find_arrangement(compiler, relation, index, chosen_edges)
+        arrangement, key_edges, fetched, relation_columns, where = _find_arrangement(
+            compiler, relation, index, chosen_edges
+        )
         columns, names = self._carried_columns(later_columns)
         probe = self._probe_segments(columns, names, (e.side(e.other(index)) for e in key_edges))
-        operator = compiler.add_operator(Lookup(probe, arranged.id, new_state, take, is_load_path))
-        return Branch(operator, {c.name: column_reference(names[c.name]) for c in columns} | inner, where)
+        operator = compiler.add_operator(Lookup(probe, arrangement.id, new_state, fetched, is_load_path))
+        return Branch(operator, {c.name: column_reference(names[c.name]) for c in columns} | relation_columns, where)
 
     def optional_lookup(
         self,
@@ -364,34 +391,42 @@ class _PathBuilder:
         is_load_path: bool,
         join_type: str,
     ) -> Branch:
-        """A lookup of an optional relation: what a row meets is decided there, with its whole ON."""
+        """Look up an optional relation; the lookup operator evaluates its whole ON to decide on a match."""
         compiler, relation = self.graph.compiler, self.graph.relations[index]
-        arranged, key_edges, take, inner, where = _find_arrangement(compiler, relation, index, chosen_edges)
+        arrangement, key_edges, fetched, relation_columns, where = _find_arrangement(
+            compiler, relation, index, chosen_edges
+        )
         columns, names = self._carried_columns(
             self._columns_used_after(edges) | frozenset().union(*(c.columns() for c in on_conditions))
         )
         probe = self._probe_segments(columns, names, (e.side(e.other(index)) for e in key_edges))
-        mine = {c.name: column_reference(names[c.name]) for c in columns}
-        both = mine | inner
-        match = (*(substitute(e.equality, both) for e in edges), *where, *(substitute(c, both) for c in on_conditions))
-        take = tuple((name, Column(c.name, c.type)) for name, c in take)
-        is_plain = join_type == "anti" or all(e.op == "column" for e in inner.values())
+        probe_columns = {c.name: column_reference(names[c.name]) for c in columns}
+        all_columns = probe_columns | relation_columns
+        match = (
+            *(substitute(e.equality, all_columns) for e in edges),
+            *where,
+            *(substitute(c, all_columns) for c in on_conditions),
+        )
+        fetched = tuple((name, Column(c.name, c.type)) for name, c in fetched)
+        is_plain = join_type == "anti" or all(e.op == "column" for e in relation_columns.values())
         lookup = Lookup(
             probe,
-            arranged.id,
+            arrangement.id,
             new_state,
-            take,
+            fetched,
             is_load_path,
             optional=join_type,
             match=match,
             has_match_flag=not is_plain,
         )
-        theirs = {} if join_type == "anti" else {name: _null_if_unmatched(e) for name, e in inner.items()}
-        return Branch(compiler.add_operator(lookup), mine | theirs)
+        found_columns = (
+            {} if join_type == "anti" else {name: _null_if_unmatched(e) for name, e in relation_columns.items()}
+        )
+        return Branch(compiler.add_operator(lookup), probe_columns | found_columns)
 
 
 def _null_if_unmatched(expr: Expr) -> Expr:
-    """What an optional relation's column is: NULL where no row was met."""
+    """Return the expression of an optional relation's column: NULL if the row has no match."""
     if expr.op == "column":
         return replace(expr, nullable=True)
     return Expr("If", expr.type, (column_reference(MATCH_FLAG_COLUMN), expr, Expr("literal", expr.type)))
@@ -400,8 +435,11 @@ def _null_if_unmatched(expr: Expr) -> Expr:
 def _find_arrangement(
     compiler: Compiler, relation: JoinRelation, index: int, edges: list[JoinEdge]
 ) -> tuple[Operator, list[JoinEdge], tuple[tuple[str, Column], ...], dict[str, Expr], tuple[Expr, ...]]:
-    """Where the relation is looked up by these edges: operator, edges in key order, columns taken, how they give the
-    relation's plan columns, and the relation's own conditions that are still to be checked."""
+    """Find or create the arrangement in which the relation is looked up by these edges.
+
+    Return the operator, the edges in the order of its key, the fetched columns, the relation's plan columns as
+    expressions over the fetched columns, and the relation's own conditions that remain to be checked.
+    """
     stored = [relation.stored_column(e.side(index)) for e in edges]
     table = relation.table
     if table is not None and all(name is not None for name in stored) and len(set(stored)) == len(stored):
@@ -410,31 +448,42 @@ def _find_arrangement(
         primary = [k.column.lower() for k in compiler.tables[table].key]
         names = primary if set(primary) == set(by_name) else sorted(by_name)
         image = compiler.add_image(table, tuple(by_name[n][0] for n in names))
-        seen = {e.value: e for c in relation.columns for e in branch.columns[c.name].walk() if e.op == "column"}
-        seen |= {e.value: e for w in branch.where for e in w.walk() if e.op == "column"}
-        take = tuple((name, Column(f"a{i}", e.type, e.nullable)) for i, (name, e) in enumerate(sorted(seen.items())))
-        renamed = {name: column_reference(c) for name, c in take}
-        inner = {c.name: substitute(branch.columns[c.name], renamed) for c in relation.columns}
-        return image, [by_name[n][1] for n in names], take, inner, tuple(substitute(w, renamed) for w in branch.where)
+        used = {e.value: e for c in relation.columns for e in branch.columns[c.name].walk() if e.op == "column"}
+        used |= {e.value: e for w in branch.where for e in w.walk() if e.op == "column"}
+        fetched = tuple((name, Column(f"a{i}", e.type, e.nullable)) for i, (name, e) in enumerate(sorted(used.items())))
+        renamed = {name: column_reference(c) for name, c in fetched}
+        relation_columns = {c.name: substitute(branch.columns[c.name], renamed) for c in relation.columns}
+        return (
+            image,
+            [by_name[n][1] for n in names],
+            fetched,
+            relation_columns,
+            tuple(substitute(w, renamed) for w in branch.where),
+        )
     ordered = sorted(edges, key=lambda e: str(e.side(index).to_json()))
     names_of = positional_columns(relation.columns, "x")
     exprs = [Named(names_of[c.name].name, column_reference(c)) for c in relation.columns]
-    key, worked_out = _name_keys([edge.side(index) for edge in ordered], names_of, "y")
-    arrange = compiler.add_operator(
-        Arrange(tuple(b.build_segment([*exprs, *worked_out], key) for b in relation.branches))
+    key, computed = _name_keys([edge.side(index) for edge in ordered], names_of, "y")
+    arrangement = compiler.add_operator(
+        Arrange(tuple(b.build_segment([*exprs, *computed], key) for b in relation.branches))
     )
-    take = tuple((names_of[c.name].name, Column(f"a{i}", c.type, c.nullable)) for i, c in enumerate(relation.columns))
-    inner = {c.name: column_reference(taken) for c, (_, taken) in zip(relation.columns, take, strict=True)}
-    return arrange, ordered, take, inner, ()
+    fetched = tuple(
+        (names_of[c.name].name, Column(f"a{i}", c.type, c.nullable)) for i, c in enumerate(relation.columns)
+    )
+    relation_columns = {
+        c.name: column_reference(fetched_column)
+        for c, (_, fetched_column) in zip(relation.columns, fetched, strict=True)
+    }
+    return arrangement, ordered, fetched, relation_columns, ()
 
 
 def _name_keys(sides: Iterable[Expr], names: Mapping[str, Column], prefix: str) -> tuple[tuple[str, ...], list[Named]]:
-    """The names by which rows are arranged or sought, and what has to be worked out for that: no column says it."""
-    key, worked_out = [], []
+    """Return the key column names for arranging or probing rows, and the key expressions that are not plain columns."""
+    key, computed = [], []
     for number, side in enumerate(sides):
         if side.op == "column":
             key.append(names[side.value].name)
         else:
-            worked_out.append(Named(f"{prefix}{number}", side))
-            key.append(worked_out[-1].name)
-    return tuple(key), worked_out
+            computed.append(Named(f"{prefix}{number}", side))
+            key.append(computed[-1].name)
+    return tuple(key), computed

@@ -1,6 +1,6 @@
-"""Aggregate calls as measures: what the aggregate operator keeps of them.
+"""Translate aggregate calls to measures, which are the state that the aggregate operator maintains for them.
 
-A call's FILTER is folded into its argument: NULL where the row does not count.
+A call's FILTER is folded into its argument: the argument is NULL where the row does not count.
 """
 
 from __future__ import annotations
@@ -16,37 +16,42 @@ from viewkeeper.plan.logical.nodes import Call, Expr
 
 _VARIANCE_FUNCTIONS = ("VariancePop", "VarianceSamp", "StddevPop", "StddevSamp")
 KERNEL_FUNCTIONS = frozenset({"Count", "Sum", "Average", "Min", "Max", "First", *_VARIANCE_FUNCTIONS})
-"""Aggregates that the aggregate operator maintains; any other is recomputed from its group's rows."""
+"""Aggregates that the aggregate operator maintains; all others are recomputed from the rows of their group."""
 
 
 def is_incremental(call: Call) -> bool:
-    """Whether the aggregate operator maintains it: it counts the values of one argument, not of several together."""
-    tried = parameter(call, "evalMode") == "TRY" and call.type != types.DOUBLE  # doubles never overflow
-    return call.function in KERNEL_FUNCTIONS and not tried and not (call.distinct and len(call.args) > 1)
+    """Whether the aggregate operator maintains the call. It counts values of one argument, not of several together."""
+    is_try = parameter(call, "evalMode") == "TRY" and call.type != types.DOUBLE  # doubles never overflow
+    return call.function in KERNEL_FUNCTIONS and not is_try and not (call.distinct and len(call.args) > 1)
 
 
 def value_arguments(spec: AggregateSpec) -> tuple[str, ...]:
-    """The arguments whose values are counted: those of Min, Max and DISTINCT, each once, in order."""
-    found = [m.argument for m in spec.measures if m.distinct or m.function in ("Min", "Max")]
-    return tuple(dict.fromkeys(a for a in found if a is not None))
+    """Return the arguments whose values are counted: those of Min, Max and DISTINCT, each once, in order."""
+    arguments = [m.argument for m in spec.measures if m.distinct or m.function in ("Min", "Max")]
+    return tuple(dict.fromkeys(a for a in arguments if a is not None))
 
 
 def make_measure(call: Call, arguments: dict[Expr, str], name: str) -> Measure:
+    """Translate a call; `arguments` collects the argument expressions with their column names."""
     if call.function == "First":
-        # Spark uses it where a group has one value that is not NULL (several DISTINCT aggregates); a user's is refused.
+        # Catalyst adds First where a group has exactly one non-NULL value (several DISTINCT aggregates), so Max is
+        # equal. The reader refuses a user's First.
         call = replace(call, function="Max")
     argument = call_argument(call)
     if argument is None:
         return Measure(name, call.function, None, None, call.type)
     if argument.type.kind is Kind.STRUCT:
         raise Unsupported(f"{function_name(call)} of a STRUCT is not supported.", hint="Use max_by or min_by.")
-    place = arguments.setdefault(argument, f"a{len(arguments)}")
+    argument_name = arguments.setdefault(argument, f"a{len(arguments)}")
     distinct = call.distinct and call.function not in ("Min", "Max")
-    return Measure(name, call.function, place, argument.type, call.type, distinct)
+    return Measure(name, call.function, argument_name, argument.type, call.type, distinct)
 
 
 def call_argument(call: Call) -> Expr | None:
-    """The one argument of a call with its FILTER folded in: NULL where the row does not count; None for count(*)."""
+    """Return the single argument of a call with its FILTER folded in: NULL where the row does not count.
+
+    Return None for count(*).
+    """
     args = call.args
     if call.function == "Count" and not call.distinct:
         args = tuple(a for a in args if a.nullable)

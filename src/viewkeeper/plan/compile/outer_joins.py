@@ -1,9 +1,9 @@
-"""Joins that are no part of a flattened tree (`flatten`): full outer joins, and those that compare rows of a key.
+"""Compile joins that `join_tree` does not flatten: full outer joins, and joins that must compare the rows of a key.
 
     X ⟗ R = (X ⟕ R) + pad(R ▷ X)
 
-Each term is a join that is taken apart; X and R are compiled once, and both terms read their deltas. With a condition
-over both sides, one that can raise, or no equality at all, the rows of a key are compared with each other: `slices`.
+Both terms are joins that can be flattened. X and R are compiled once, and both terms read their deltas. If a condition
+spans both sides, can raise, or contains no equality, the join is recomputed per key (`per_key`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def compile_outer_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
+    """Compile a join that is not flattened."""
     if node.join_type == "full" and is_by_key(node):
         return _compile_full_join(compiler, node, needed)
     return per_key.compile_per_key_join(compiler, node, needed)

@@ -1,8 +1,9 @@
-"""Nodes whose output for a key is a function of that key's rows: outer, semi and anti joins, top-k, windows.
+"""Per-key recomputation: compile nodes whose output for a key is a function of that key's rows.
 
-Each becomes a `Recompute`: its inputs are arranged by the key, and when rows of a key change, the real SQL runs on the
-new rows of that key and what was emitted before is subtracted. Every ORDER BY is extended with all columns of the
-sort's input, so that ties fall the same way in every batch and in either lane.
+These are outer, semi and anti joins that `joins` cannot compile, OFFSET without LIMIT, windows, and aggregates that are
+not sums. Each becomes a `Recompute`: its inputs are arranged by the key, and when rows of a key change, the SQL runs on
+the new rows of that key, and the rows emitted before are subtracted. ORDER BY … LIMIT becomes a `TopK`. Every ORDER BY
+is extended with all columns of the sort's input, so that ties are broken the same way in every batch and lane.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _OUTER_JOINS = {"left": "LEFT", "right": "RIGHT", "full": "FULL"}
 
 
 def compile_per_key_join(compiler: Compiler, node: Join, needed: frozenset[str]) -> list[Branch]:
-    """Outer, semi, anti and existence joins: the rows of both sides with one key."""
+    """Outer, semi, anti and existence joins: recomputed from the rows of both sides with one key."""
     left_names, right_names = ({c.name for c in side.columns} for side in (node.left, node.right))
     conditions = conjuncts(node.condition)
     edges = [e for c in conditions if (e := _equality_sides(c, left_names, right_names)) is not None]
@@ -52,12 +53,12 @@ def compile_per_key_join(compiler: Compiler, node: Join, needed: frozenset[str])
     columns = {name: column_reference(c) for name, c in names.items()}
     on = where_sql(tuple(substitute(c, columns) for c in conditions)) if conditions else "TRUE"
     output = [c for c in node.columns if c.name in needed and c.name != node.existence_column]
-    shown = positional_columns(output, "o")
-    selected = [f"{quoted(names[c.name].name)} AS {quoted(shown[c.name].name)}" for c in output]
-    matched = f"EXISTS (SELECT 1 FROM input1 WHERE {on})"
+    output_columns = positional_columns(output, "o")
+    selected = [f"{quoted(names[c.name].name)} AS {quoted(output_columns[c.name].name)}" for c in output]
+    exists_sql = f"EXISTS (SELECT 1 FROM input1 WHERE {on})"
     if node.existence_column is not None:
-        shown[node.existence_column] = Column("e", types.BOOLEAN, nullable=False)
-        selected.append(f"{matched} AS e")
+        output_columns[node.existence_column] = Column("e", types.BOOLEAN, nullable=False)
+        selected.append(f"{exists_sql} AS e")
     selected.append(
         f"coalesce(input0.{HASH}, input1.{HASH}) AS {HASH}" if node.join_type in _OUTER_JOINS else f"input0.{HASH}"
     )
@@ -65,10 +66,14 @@ def compile_per_key_join(compiler: Compiler, node: Join, needed: frozenset[str])
     if node.join_type in _OUTER_JOINS:
         body += f" {_OUTER_JOINS[node.join_type]} JOIN input1 ON {on}"
     elif node.join_type != "existence":
-        body += f" WHERE {'' if node.join_type == 'semi' else 'NOT '}{matched}"
-    why = f"{node.join_type} join" + ("" if left_key else " without an equality: every change compares with all rows")
-    operator = compiler.add_operator(Recompute((left_port, right_port), shared, body, tuple(shown.values()), why))
-    return [Branch(operator, {name: column_reference(c) for name, c in shown.items()})]
+        body += f" WHERE {'' if node.join_type == 'semi' else 'NOT '}{exists_sql}"
+    reason = f"{node.join_type} join" + (
+        "" if left_key else " without an equality: every change compares with all rows"
+    )
+    operator = compiler.add_operator(
+        Recompute((left_port, right_port), shared, body, tuple(output_columns.values()), reason)
+    )
+    return [Branch(operator, {name: column_reference(c) for name, c in output_columns.items()})]
 
 
 def compile_limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> list[Branch]:
@@ -86,8 +91,8 @@ def compile_limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> li
     source = tuple(b.build_segment(exprs, tuple(n.name for n in exprs), gather=True) for b in branches)
     if node.count is not None:
         return [Branch(compiler.add_operator(TopK(source, order_sql(order, names), node.count, node.offset)), result)]
-    listed = ", ".join([*(quoted(c.name) for c in names.values()), HASH])
-    sql = f"SELECT {listed} FROM input0 ORDER BY {order_sql(order, names)} OFFSET {node.offset}"
+    select_list = ", ".join([*(quoted(c.name) for c in names.values()), HASH])
+    sql = f"SELECT {select_list} FROM input0 ORDER BY {order_sql(order, names)} OFFSET {node.offset}"
     port = tuple(replace(s, key=(), gather=False) for s in source)
     return [
         Branch(
@@ -98,7 +103,7 @@ def compile_limit(compiler: Compiler, node: Limit, needed: frozenset[str]) -> li
 
 
 def compile_window(compiler: Compiler, node: Window, needed: frozenset[str]) -> list[Branch]:
-    """Window functions: the rows of one partition."""
+    """Window functions: recomputed from the rows of one partition."""
     columns = list(node.child.columns)
     port, key, shared = _keyed_port(compiler, node.child, columns, list(node.partition), "x")
     names = positional_columns(columns, "x")
@@ -108,33 +113,33 @@ def compile_window(compiler: Compiler, node: Window, needed: frozenset[str]) -> 
     over = f"PARTITION BY {', '.join(quoted(k) for k in key)}" if key else ""
     texts, folds, source = [], [], "input0"
     for call in calls:
-        seen, shown = _resolve_call(call, refs), results[call.name].name
+        resolved, result_name = _resolve_call(call, refs), results[call.name].name
         exact = call.function not in PEER_FUNCTIONS and functions.parameter(call, "frame")[0] == "rows"
         order = order_sql(node.order, names, extended=exact)
         framed = functions.frame_sql(call, node.order)
         if functions.is_ordered_sum(call):
-            folds.append(fold := FloatFrameSum(shown, call.function == "Average"))
+            folds.append(fold := FloatFrameSum(result_name, call.function == "Average"))
             order = ROW_INDEX if exact else order
             clause = f"OVER ({over}{' ORDER BY ' + order if order else ''}{framed})"
-            texts.append(f"{functions.summand(seen)} AS {quoted(shown)}")
+            texts.append(f"{functions.summand(resolved)} AS {quoted(result_name)}")
             texts += [
                 f"min({ROW_INDEX}) {clause} AS {frame_start_column(fold)}",
                 f"max({ROW_INDEX}) {clause} AS {frame_end_column(fold)}",
             ]
         else:
             clause = f" OVER ({over}{' ORDER BY ' + order if order else ''}{framed})"
-            placed = seen if exact else functions.with_order(seen, order_sql(node.order, names))
-            texts.append(f"{functions.window_sql(placed, clause)} AS {quoted(shown)}")
+            ordered_call = resolved if exact else functions.with_order(resolved, order_sql(node.order, names))
+            texts.append(f"{functions.window_sql(ordered_call, clause)} AS {quoted(result_name)}")
     if folds:
         total = ", ".join([*(f"{quoted(k)} ASC NULLS FIRST" for k in key), order_sql(node.order, names)])
         source = f"(SELECT *, row_number() OVER (ORDER BY {total}) AS {ROW_INDEX} FROM input0)"
         texts += [ROW_INDEX, f"min({ROW_INDEX}) OVER ({over}) AS {FIRST_ROW_INDEX}"]
-    listed = [quoted(c.name) for c in names.values()]
-    sql = f"SELECT {', '.join([*listed, *texts, HASH])} FROM {source}"
-    why = "window functions" + ("" if key else " without PARTITION BY: every change recomputes all rows")
+    select_list = [quoted(c.name) for c in names.values()]
+    sql = f"SELECT {', '.join([*select_list, *texts, HASH])} FROM {source}"
+    reason = "window functions" + ("" if key else " without PARTITION BY: every change recomputes all rows")
     output = names | results
     operator = compiler.add_operator(
-        Recompute((port,), (shared,), sql, tuple(output.values()), why, frame_sums=tuple(folds))
+        Recompute((port,), (shared,), sql, tuple(output.values()), reason, frame_sums=tuple(folds))
     )
     return [Branch(operator, {name: column_reference(c) for name, c in output.items()})]
 
@@ -142,11 +147,14 @@ def compile_window(compiler: Compiler, node: Window, needed: frozenset[str]) -> 
 def compile_per_key_aggregate(
     compiler: Compiler, node: Aggregate, calls: tuple[Call, ...], is_incremental: Callable[[Call], bool]
 ) -> list[Branch]:
-    """Aggregates that are not sums: the rows of one group. Those that are sums stay sums, joined by the group's key."""
+    """Aggregates that are not sums: recomputed from the rows of one group.
+
+    Calls that are sums stay in an incremental aggregate, which is joined by the group's key.
+    """
     sums = tuple(c for c in calls if is_incremental(c))
-    others = tuple(c for c in calls if not is_incremental(c))
+    recomputed = tuple(c for c in calls if not is_incremental(c))
     if sums:
-        again = tuple(Named(f"{k.name}'", k.expr) for k in node.keys)
+        right_keys = tuple(Named(f"{k.name}'", k.expr) for k in node.keys)
         pairs = [
             Expr(
                 "EqualNullSafe",
@@ -154,24 +162,26 @@ def compile_per_key_aggregate(
                 (column(k.name, k.expr.type), column(a.name, a.expr.type)),
                 nullable=False,
             )
-            for k, a in zip(node.keys, again, strict=True)
+            for k, a in zip(node.keys, right_keys, strict=True)
         ]
-        both = Join("inner", replace(node, calls=sums), replace(node, keys=again, calls=others), conjunction(pairs))
-        return compiler.compile(both, frozenset({*(k.name for k in node.keys), *(c.name for c in calls)}))
-    arguments = [a for c in others for a in (*c.args, *([c.filter] if c.filter else []))]
+        joined = Join(
+            "inner", replace(node, calls=sums), replace(node, keys=right_keys, calls=recomputed), conjunction(pairs)
+        )
+        return compiler.compile(joined, frozenset({*(k.name for k in node.keys), *(c.name for c in calls)}))
+    arguments = [a for c in recomputed for a in (*c.args, *([c.filter] if c.filter else []))]
     columns = [c for c in node.child.columns if any(c.name in a.columns() for a in arguments)]
     port, key, shared = _keyed_port(compiler, node.child, columns, [k.expr for k in node.keys], "x")
     refs = {name: column_reference(c) for name, c in positional_columns(columns, "x").items()}
     output: dict[str, Column] = {k.name: Column(f"k{i}", k.expr.type, k.expr.nullable) for i, k in enumerate(node.keys)}
     texts = [f"{quoted(hashed)} AS k{i}" for i, hashed in enumerate(key)]
-    for i, call in enumerate(others):
-        seen = _resolve_call(call, refs)
+    for i, call in enumerate(recomputed):
+        resolved = _resolve_call(call, refs)
         output[call.name] = Column(f"m{i}", call.type, call.nullable)
-        texts.append(f"{functions.aggregate_sql(seen)} AS m{i}")
+        texts.append(f"{functions.aggregate_sql(resolved)} AS m{i}")
     grouped = f" GROUP BY {', '.join([*(quoted(k) for k in key), HASH])}" if key else ""
     hashed = HASH if key else f"0::UBIGINT AS {HASH}"
     sql = f"SELECT {', '.join([*texts, hashed])} FROM input0{grouped}"
-    names = ", ".join(sorted({functions.function_name(c) for c in others}))
+    names = ", ".join(sorted({functions.function_name(c) for c in recomputed}))
     operator = compiler.add_operator(
         Recompute((port,), (shared,), sql, tuple(output.values()), f"{names} of a group's rows")
     )
@@ -179,13 +189,13 @@ def compile_per_key_aggregate(
 
 
 def _resolve_call(call: Call, columns: Mapping[str, Expr]) -> Call:
-    """The call over the columns of its slice."""
+    """Return the call over the columns of its input."""
     condition = None if call.filter is None else substitute(call.filter, columns)
     return replace(call, args=tuple(substitute(a, columns) for a in call.args), filter=condition)
 
 
 def order_sql(order: tuple[Order, ...], names: dict[str, Column], extended: bool = True) -> str:
-    """ORDER BY, extended with every column so that the order is total."""
+    """Return ORDER BY, extended with every column so that the order is total."""
     columns = {name: column_reference(c) for name, c in names.items()}
     parts = [
         f"{render(substitute(o.expr, columns))} {'DESC' if o.descending else 'ASC'}"
@@ -197,7 +207,7 @@ def order_sql(order: tuple[Order, ...], names: dict[str, Column], extended: bool
 
 
 def _equality_sides(condition: Expr, left: set[str], right: set[str]) -> tuple[Expr, Expr] | None:
-    """The two sides of an equality between left and right, by which rows can be brought together."""
+    """Return the two sides of an equality between left and right by which rows can be co-partitioned, else None."""
     if condition.op not in ("EqualTo", "EqualNullSafe") or can_any_raise([condition]):
         return None
     a, b = condition.args
@@ -212,20 +222,22 @@ def _equality_sides(condition: Expr, left: set[str], right: set[str]) -> tuple[E
 def _keyed_port(
     compiler: Compiler, node: Node, columns: list[Column], key: list[Expr], prefix: str
 ) -> tuple[tuple[Segment, ...], tuple[str, ...], str | None]:
-    """The segments that bring a node's columns, distributed by `key` (expressions over its columns); the columns that
-    hold the key; and the arrangement in which a base table's rows are found by it."""
+    """Return the segments of a node's columns, distributed by `key` (expressions over the node's columns).
+
+    Also return the names of the key columns, and the table image in which a base table's rows are found by the key.
+    """
     branches = compiler.compile(node, frozenset(c.name for c in columns).union(*(k.columns() for k in key)))
     names = positional_columns(columns, prefix)
     exprs = [Named(names[c.name].name, column_reference(c)) for c in columns]
     exprs += [Named(f"{prefix}k{i}", k) for i, k in enumerate(key)]
     branches = compiler.consolidate_before(branches, [b.resolve(n.expr) for b in branches for n in exprs])
-    hashed = tuple(f"{prefix}k{i}" for i in range(len(key)))
-    shared = _shared_arrangement(compiler, branches, key) if key else None
-    return tuple(b.build_segment(exprs, hashed) for b in branches), hashed, shared
+    key_names = tuple(f"{prefix}k{i}" for i in range(len(key)))
+    image = _shared_arrangement(compiler, branches, key) if key else None
+    return tuple(b.build_segment(exprs, key_names) for b in branches), key_names, image
 
 
 def _shared_arrangement(compiler: Compiler, branches: list[Branch], key: list[Expr]) -> str | None:
-    """A base table's arrangement by plain columns, which every view may share."""
+    """Return the shared table image by the key, if the key is plain columns of a base table; else None."""
     table = branches[0].source.input_table
     if len(branches) > 1 or table is None:
         return None

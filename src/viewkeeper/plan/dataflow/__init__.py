@@ -1,1 +1,1 @@
-"""The operators of all views as one graph, and what the views share in it."""
+"""The dataflow: the operators of all views as one graph, and what the views share in it."""

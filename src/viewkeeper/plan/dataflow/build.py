@@ -1,12 +1,12 @@
-"""The graph of a set of views is the union of theirs, and is made as one: views are taken out and added.
+"""Build a dataflow incrementally: remove and add views in the dataflow of the previous catalog.
 
-A view compiles to the same operators whatever other views there are (`compiled`), and equal operators are one. What
-decides what is kept (who needs an operator, which columns anybody reads) is a count, so a change costs what it changes.
-Whatever is nested is copied before it is changed: the graph before stays as it is.
+A view compiles to the same operators whatever other views there are (`compiled_view`), and equal operators are one.
+What decides which operators and columns are kept is a reference count, so an update costs as much as what it changes.
+Nested mappings are copied before they are changed: the previous dataflow stays valid.
 
-Every base table that is used has an image, from which later views are loaded. Any arrangement of it serves; one by
-primary key is made if there is none, or if the store needs it for before-images (`keyed_images`). If the store
-`selects`, it is asked only for the rows that matter (`selections`).
+Every base table in use has a table image, from which later views are backfilled. Any arrangement of the table serves;
+an image by primary key is added if there is none, or if the store needs it for before-images (`keyed_images`). If the
+store can filter scans, it returns only the rows that pass the comparisons which all segments over the table share.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def build_dataflow(
     keyed_images: bool = False,
     can_filter_scans: bool = False,
 ) -> Dataflow:
-    """The flow of these views; `plans` holds every plan that they may refer to."""
+    """Return the dataflow of these views; `plans` holds every plan that they may refer to."""
     return update_dataflow(
         Dataflow(keyed_images=keyed_images, can_filter_scans=can_filter_scans), tables, plans, (), views
     )
@@ -48,21 +48,30 @@ def update_dataflow(
     changed: Iterable[int],
     new: Iterable[int],
 ) -> Dataflow:
-    """The flow over these tables, of the views before and `new` ones. `changed`: ids that were there, and are gone or
-    others now; such a view stays only if it is among the new ones.
+    """Return the dataflow over these tables, with the views of `previous` and the `new` ones.
 
-    What reads a table or view that changed is compiled again, unless it is the same as before all the same.
+    `changed`: ids of tables and views that were dropped or redefined; such a view stays only if it is also in `new`. A
+    view that reads a changed table or view is compiled again, unless the change leaves its definition equal.
     """
-    inside = {i: t.internal for i, t in tables.items()}  # as plans and stored state know their columns
-    altered = {i for i, t in previous.tables.items() if unfiltered_table(t) != inside.get(i)}
-    others = altered.union(changed)
-    out = {i for i in others if i in previous.views}
-    stale = {v for v, made in previous.views.items() if v not in out and _is_reader(made, others)} if others else set()
-    building = _DataflowBuilder(previous, inside, altered)
-    building.remove_views(out | stale)
+    # with the column names that plans and stored state use
+    internal_tables = {i: t.internal for i, t in tables.items()}
+    altered = {i for i, t in previous.tables.items() if unfiltered_table(t) != internal_tables.get(i)}
+    changed_ids = altered.union(changed)
+    removed = {i for i in changed_ids if i in previous.views}
+    stale = (
+        {
+            v
+            for v, compiled_view in previous.views.items()
+            if v not in removed and _is_reader(compiled_view, changed_ids)
+        }
+        if changed_ids
+        else set()
+    )
+    builder = _DataflowBuilder(previous, internal_tables, altered)
+    builder.remove_views(removed | stale)
     for view in sorted({*new, *stale}):
-        building.add_view(view, compile_view(view, inside, plans))
-    return building.build()
+        builder.add_view(view, compile_view(view, internal_tables, plans))
+    return builder.build()
 
 
 def _is_reader(compiled_view: CompiledView, ids: set[int]) -> bool:
@@ -70,61 +79,65 @@ def _is_reader(compiled_view: CompiledView, ids: set[int]) -> bool:
 
 
 class _DataflowBuilder:
-    """A flow that is being changed."""
+    """A mutable copy of a dataflow while views are removed and added."""
 
     def __init__(self, previous: Dataflow, tables: Mapping[int, Table], altered: Iterable[int]) -> None:
         self.previous, self.base_tables = previous, tables
         self.operators, self.views, self.slots = dict(previous.operators), dict(previous.views), dict(previous.slots)
         self.edges: dict[str, Sequence[Edge]] = dict(previous.edges)
-        counted = previous.usage
+        usage = previous.usage
         self.operator_counts, self.first_users, self.order_numbers = (
-            dict(counted.operators),
-            dict(counted.first_users),
-            dict(counted.order_numbers),
+            dict(usage.operators),
+            dict(usage.first_users),
+            dict(usage.order_numbers),
         )
         self.column_counts, self.image_columns, self.filter_counts = (
-            dict(counted.columns),
-            dict(counted.image_columns),
-            dict(counted.filters),
+            dict(usage.columns),
+            dict(usage.image_columns),
+            dict(usage.filters),
         )
-        self.id_hash_sum = counted.id_hash_sum
+        self.id_hash_sum = usage.id_hash_sum
         self.last_order_number = next(reversed(self.order_numbers.values())) if self.order_numbers else 0
         self.extended_edges: dict[str, list[Edge]] = {}
-        """Ways from operators to which some were added."""
+        """By source operator: the edges from it, if edges were added."""
         self.table_images: dict[int, dict[str, Operator]] = {}
         self.copied_counts: set[tuple[int, Any]] = set()
         self.changed_tables = set(altered)
-        """Tables of which something may be another than before."""
+        """Tables whose images, columns or filters may differ from the previous dataflow."""
 
     # -- views --------------------------------------------------------------------------------------------------------
 
     def add_view(self, view: int, compiled_view: CompiledView) -> None:
         self.views[view] = compiled_view
-        for place, (name, operator) in enumerate(compiled_view.operators.items()):
+        for index, (name, operator) in enumerate(compiled_view.operators.items()):
             if name not in self.operators:
                 self._add_operator(operator)
             self.operator_counts[name] = self.operator_counts.get(name, 0) + 1
             if operator.arranged_table is not None:
-                self.first_users[name] = min(self.first_users.get(name, (view, place)), (view, place))
+                self.first_users[name] = min(self.first_users.get(name, (view, index)), (view, index))
         self._count(compiled_view, 1)
 
     def remove_views(self, views: set[int]) -> None:
         images: set[str] = set()
-        fed: set[str] = set()
+        sources: set[str] = set()
         for view in views:
-            made = self.views.pop(view)
-            for name, operator in made.operators.items():
+            compiled_view = self.views.pop(view)
+            for name, operator in compiled_view.operators.items():
                 self.operator_counts[name] -= 1
                 if not self.operator_counts[name]:
                     self._remove_operator(name)
-                    fed.update(s.source for s in operator.segments())
+                    sources.update(s.source for s in operator.segments())
                 elif operator.arranged_table is not None and self.first_users[name][0] == view:
                     images.add(name)
-            self._count(made, -1)
-        for source in fed & self.operators.keys():
-            self.edges[source] = [way for way in self.edges[source] if way[0] in self.operators]
+            self._count(compiled_view, -1)
+        for source in sources & self.operators.keys():
+            self.edges[source] = [edge for edge in self.edges[source] if edge[0] in self.operators]
         for name in images & self.operator_counts.keys():
-            users = ((view, made.operators) for view, made in self.views.items() if name in made.operators)
+            users = (
+                (view, compiled_view.operators)
+                for view, compiled_view in self.views.items()
+                if name in compiled_view.operators
+            )
             self.first_users[name] = min((view, list(operators).index(name)) for view, operators in users)
 
     def _count(self, compiled_view: CompiledView, sign: int) -> None:
@@ -146,11 +159,11 @@ class _DataflowBuilder:
         if (id(counts), key) not in self.copied_counts:
             self.copied_counts.add((id(counts), key))
             counts[key] = dict(counts.get(key, {}))
-        counted = counts[key]
-        for thing in items:
-            counted[thing] = counted.get(thing, 0) + sign
-            if not counted[thing]:
-                del counted[thing]
+        item_counts = counts[key]
+        for item in items:
+            item_counts[item] = item_counts.get(item, 0) + sign
+            if not item_counts[item]:
+                del item_counts[item]
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -188,27 +201,31 @@ class _DataflowBuilder:
     # -- tables -------------------------------------------------------------------------------------------------------
 
     def build(self) -> Dataflow:
-        before = self.previous
+        previous = self.previous
         tables = {
-            i: before.tables[i] if i in before.tables and i not in self.changed_tables else t
+            i: previous.tables[i] if i in previous.tables and i not in self.changed_tables else t
             for i, t in self.base_tables.items()
         }
-        images, used, held = dict(before.images), dict(before.used_columns), dict(before.image_columns)
+        images, used_columns, image_columns = (
+            dict(previous.images),
+            dict(previous.used_columns),
+            dict(previous.image_columns),
+        )
         for table in self.changed_tables:
             for image in images.pop(table, ()):
-                held.pop(image.id, None)
-            used.pop(table, None)
-            found, where = self._update_images(table)
-            if found:
-                compared = tuple(c for e in where if (c := read_comparison(e)) is not None)
+                image_columns.pop(image.id, None)
+            used_columns.pop(table, None)
+            table_images, comparisons = self._update_images(table)
+            if table_images:
+                compared = tuple(c for e in comparisons if (c := read_comparison(e)) is not None)
                 tables[table] = filter_table(self.base_tables[table], compared)
                 names = {n.lower() for n in self.column_counts[table]}
-                used[table] = tuple(c for c in self.base_tables[table].columns if c.name.lower() in names)
-                images[table] = found
-                held |= self._image_columns(table, found, used[table])
-        for source, ways in self.extended_edges.items():
-            self.edges[source] = ways
-        counted = UsageCounts(
+                used_columns[table] = tuple(c for c in self.base_tables[table].columns if c.name.lower() in names)
+                images[table] = table_images
+                image_columns |= self._image_columns(table, table_images, used_columns[table])
+        for source, edges in self.extended_edges.items():
+            self.edges[source] = edges
+        usage = UsageCounts(
             self.operator_counts,
             {t: c for t, c in self.column_counts.items() if c},
             {i: c for i, c in self.image_columns.items() if c},
@@ -217,23 +234,30 @@ class _DataflowBuilder:
             self.order_numbers,
             self.id_hash_sum,
         )
-        how = (before.keyed_images, before.can_filter_scans, counted)
-        return Dataflow(self.operators, tables, self.views, self.edges, images, used, held, self.slots, *how)
+        options = (previous.keyed_images, previous.can_filter_scans, usage)
+        return Dataflow(
+            self.operators, tables, self.views, self.edges, images, used_columns, image_columns, self.slots, *options
+        )
 
     def _update_images(self, table: int) -> tuple[list[Operator], tuple[Expr, ...]]:
-        """The images of a table that views need, the first view's first, and last the one that the flow has of its own;
-        with it the comparisons that its rows pass."""
-        there = self._images_of(table)
+        """Return the images of a table and the comparisons that its rows pass.
+
+        The images that views need come first, in the order of their first users; the dataflow's own image comes last.
+        """
+        images = self._images_of(table)
         needed = sorted(
-            (i for i in there.values() if i.id in self.operator_counts), key=lambda i: self.first_users[i.id]
+            (i for i in images.values() if i.id in self.operator_counts), key=lambda i: self.first_users[i.id]
         )
         where = () if needed else self._common_comparisons(table)
-        wanted = self._default_image(table, where, bool(needed)) if Input(table).id in self.operators else None
-        for image in [i for i in there.values() if i.id not in self.operator_counts and i != wanted]:
+        default_image = self._default_image(table, where, bool(needed)) if Input(table).id in self.operators else None
+        for image in [i for i in images.values() if i.id not in self.operator_counts and i != default_image]:
             self._remove_operator(image.id)
-        if wanted is not None and wanted.id not in self.operators:
-            self._add_operator(wanted)
-        return needed if wanted is None or wanted.id in self.operator_counts else [*needed, wanted], where
+        if default_image is not None and default_image.id not in self.operators:
+            self._add_operator(default_image)
+        return needed if default_image is None or default_image.id in self.operator_counts else [
+            *needed,
+            default_image,
+        ], where
 
     def _default_image(self, table: int, where: tuple[Expr, ...], is_arranged: bool) -> Operator | None:
         key = tuple(k.column for k in self.base_tables[table].key)
@@ -242,7 +266,7 @@ class _DataflowBuilder:
         return TableImage(table, key) if self.previous.keyed_images or not is_arranged else None
 
     def _common_comparisons(self, table: int) -> tuple[Expr, ...]:
-        """The comparisons that all segments over a table make."""
+        """Return the comparisons that all segments over a table have in common."""
         counts = self.filter_counts.get(table, {})
         return sort_comparisons(e for e, count in counts.items() if e is not None and count == counts[None])
 

@@ -1,12 +1,13 @@
-"""The flow of a catalog, made from that of the catalog before: a thousand views cost what changed of them.
+"""Cache of dataflows: each is derived from that of the previous catalog, so it costs as much as the views that changed.
 
-    maintained      the views that batches keep fresh: those that run, and have no cut of their own
-    everything      all views, as EXPLAIN and status speak of them
-    alone           one view by itself, which has state of its own
-    in_writes       one view by itself, which writes keep
-    asked           a lazy view, as it is worked out for who reads it
+    maintained_dataflow     the views that batches maintain: not suspended, and without a cut of their own
+    full_dataflow           all views, for EXPLAIN and status
+    separate_dataflow       one view alone, which has its own state
+    synchronous_dataflow    one synchronous view, which writes maintain
+    lazy_dataflow           a lazy view, as it is computed when read
 
-A process sees one catalog after another. Flows are kept with the open store, and each is made from the last.
+A process sees one catalog after another. The first two kinds are cached with the open store; the others are built when
+they are requested.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from viewkeeper.resources.fork_guard import module_lock
 from viewkeeper.store.contract.store import Store
 
 _MAX_CACHED = 3
-"""Flows that are kept: of the published catalog, and of one that is tried out."""
+"""Cached dataflows of each kind: that of the published catalog, and of a catalog that is being tried out."""
 
 
 def maintained_dataflow(store: Store, catalog: Catalog) -> Dataflow:
-    """The flow of the batches. A suspended view is still a definition that others may use."""
+    """Return the dataflow of the batches. A suspended view is not in it, but other views may still read its
+    definition."""
     return _cache_of(store).get("maintained", catalog, _is_maintained)
 
 
@@ -40,27 +42,31 @@ def _is_maintained(view: View) -> bool:
 
 
 def full_dataflow(store: Store, catalog: Catalog) -> Dataflow:
+    """Return the dataflow of all views, for EXPLAIN and status."""
     return _cache_of(store).get("everything", catalog, lambda _: True)
 
 
 def separate_dataflow(catalog: Catalog, view: View) -> Dataflow:
-    """The flow of a view that runs by itself: it tracks its tables by key."""
+    """Return the dataflow of a view that runs separately, with table images by primary key."""
     return build_dataflow(catalog.tables_by_id, CatalogPlans(catalog, view), [view.table.id], True)
 
 
 def synchronous_dataflow(catalog: Catalog, view: View) -> Dataflow:
-    """The flow of a synchronous view: a write knows the rows that were there before."""
+    """Return the dataflow of a synchronous view. It needs no keyed images: a write knows the rows before it."""
     return build_dataflow(catalog.tables_by_id, CatalogPlans(catalog, view), [view.table.id])
 
 
 def lazy_dataflow(catalog: Catalog, view: View) -> Dataflow:
-    """The flow by which a lazy view is worked out for who asks: all of its operators, of which none keeps anything."""
+    """Return the dataflow that computes a lazy view for a reader: all of its operators, none of which keeps state."""
     own = {view.table.id: replace(plan_of(view), lazy_key=None, compiled_cache=[])}
     return build_dataflow(catalog.tables_by_id, ChainMap(own, CatalogPlans(catalog)), [view.table.id])  # type: ignore[arg-type]
 
 
 class CatalogPlans(Mapping[int, ViewPlan]):
-    """The plans of a catalog's views, and of one that may not be there yet; each is read when it is asked for."""
+    """The plans of a catalog's views, and of `view`, which may not be in the catalog yet.
+
+    A plan is parsed on first access.
+    """
 
     def __init__(self, catalog: Catalog, view: View | None = None) -> None:
         self._views = catalog.views_by_id if view is None else {**catalog.views_by_id, view.table.id: view}
@@ -76,7 +82,7 @@ class CatalogPlans(Mapping[int, ViewPlan]):
 
 
 class _DataflowCache:
-    """The last flows of one open store, of each kind."""
+    """The most recent dataflows of one open store, by kind."""
 
     def __init__(self, store: Store) -> None:
         self._keyed_images, self._can_filter_scans = not store.capabilities.before_images, store.can_filter_scans
@@ -85,22 +91,22 @@ class _DataflowCache:
 
     def get(self, kind: str, catalog: Catalog, includes: Callable[[View], bool]) -> Dataflow:
         with self._lock:
-            last = self._recent.setdefault(
+            recent = self._recent.setdefault(
                 kind, [(Catalog(), Dataflow(keyed_images=self._keyed_images, can_filter_scans=self._can_filter_scans))]
             )
-            for known, flow in last:
-                changed = catalog.redefined_since(known)
+            for cached_catalog, dataflow in recent:
+                changed = catalog.redefined_since(cached_catalog)
                 if not changed:
-                    return flow
-            known, flow = last[0]
-            changed = catalog.redefined_since(known)
+                    return dataflow
+            cached_catalog, dataflow = recent[0]
+            changed = catalog.redefined_since(cached_catalog)
             views = (catalog.views_by_id.get(number) for number in changed)
             new = [v.table.id for v in views if v is not None and includes(v)]
-            there = [number for number in changed if known.find_by_id(number) is not None]
-            made = update_dataflow(flow, catalog.tables_by_id, CatalogPlans(catalog), there, new)
-            last.insert(0, (catalog, made))
-            del last[_MAX_CACHED:]
-            return made
+            existing = [number for number in changed if cached_catalog.find_by_id(number) is not None]
+            updated = update_dataflow(dataflow, catalog.tables_by_id, CatalogPlans(catalog), existing, new)
+            recent.insert(0, (catalog, updated))
+            del recent[_MAX_CACHED:]
+            return updated
 
 
 _caches: weakref.WeakKeyDictionary[Store, _DataflowCache] = weakref.WeakKeyDictionary()
@@ -109,7 +115,7 @@ _lock = module_lock()
 
 def _cache_of(store: Store) -> _DataflowCache:
     with _lock:
-        found = _caches.get(store)
-        if found is None:
-            found = _caches[store] = _DataflowCache(store)
-        return found
+        cache = _caches.get(store)
+        if cache is None:
+            cache = _caches[store] = _DataflowCache(store)
+        return cache

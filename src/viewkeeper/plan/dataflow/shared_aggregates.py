@@ -1,17 +1,20 @@
-"""Aggregates of different views over the same rows by the same keys are one, with the measures of all of them.
+"""Shared aggregates: one aggregate state with the measures of several views over the same rows by the same keys.
 
     v1  SELECT k, sum(x) FROM t GROUP BY k             ┐
     v2  SELECT k, count(*), max(y) FROM t GROUP BY k   ├─▶ aggregate of t by k: count(*), max(y), sum(x)
     v3  SELECT k, sum(x) / count(*) FROM t GROUP BY k  ┘
 
-State is named after what is in it, so what views keep together has to stay as it is while it is there, whoever comes
-and goes. It is a part of the plans of all of them: a view that wants nothing new joins what is there, and reads its
-first rows from it, without the tables. One that wants more is loaded with what the others have, which move over in the
-batch that publishes it; a load reads the tables once, whatever it adds up. Who goes leaves what it wanted behind, until
-the next one that wants more takes it away.
+State is named after its content, so the set of shared measures must not change while the state exists, even if views
+are created or dropped. The set is therefore part of the plan of each of the views:
 
-Only a view's last aggregate, which nothing but the view reads: then a view that moves keeps its rows, and no other
-state of it is named after what it left.
+- A new view whose measures are all in the set joins the shared aggregate and reads its first rows from it, without
+  reading the tables.
+- A new view with other measures is backfilled with the union of its measures and those of the existing views. These
+  move to the new aggregate in the batch that publishes it. A backfill reads the tables once, whatever it aggregates.
+- A dropped view leaves its measures behind, until the next view with other measures causes a new set.
+
+Only a view's last aggregate is shared, and only if nothing but the view reads it: then a view that moves keeps its
+rows, and none of its other state is named after the aggregate that it leaves.
 """
 
 from __future__ import annotations
@@ -30,26 +33,29 @@ if TYPE_CHECKING:
     from viewkeeper.plan.compile.compiled_view import CompiledView
 
 _MAX_MEASURES = 64
-"""Measures that are kept together: each is made anew when another comes to them."""
+"""Maximum number of measures in a shared aggregate: adding one means to backfill all of them."""
 
 
 @dataclass(frozen=True)
 class SharedMeasures:
-    """Of which rows by which keys (`Operator.adds_up`), and what is kept of them."""
+    """The measures that several views share, and the input rows and keys that they aggregate
+    (`aggregation_input_id`)."""
 
     aggregation_input_id: str
     measures: tuple[SharedMeasure, ...]
 
     def find_aggregate(self, own: Aggregate) -> tuple[Aggregate, list[Measure]] | None:
-        """The aggregate that has the measures of this one for several views, and which they are there; None if it is of
-        other rows, or has them not."""
+        """Return the shared aggregate that replaces `own`, and the measures of `own` in it.
+
+        Return None if `own` aggregates another input or has measures that are not shared.
+        """
         if own.aggregation_input_id != self.aggregation_input_id or not set(own.shared_measures.values()) <= set(
             self.measures
         ):
             return None
         shared = own.with_measures(self.measures)
-        known = dict(zip(self.measures, shared.spec.measures, strict=True))
-        return shared, [known[own.shared_measures[m.name]] for m in own.spec.measures]
+        measure_by_content = dict(zip(self.measures, shared.spec.measures, strict=True))
+        return shared, [measure_by_content[own.shared_measures[m.name]] for m in own.spec.measures]
 
     def to_json(self) -> dict[str, Any]:
         return {"rows": self.aggregation_input_id, "facts": [f.to_json() for f in self.measures]}
@@ -61,71 +67,78 @@ class SharedMeasures:
 
 @dataclass(frozen=True)
 class ViewMeasures:
-    """A view as it is there: its operators, and what it keeps with others."""
+    """A view's operators, and the shared measures that it uses, if any."""
 
     compiled_view: CompiledView
     shared_measures: SharedMeasures | None
 
     @property
     def aggregation_input_id(self) -> str | None:
-        """Which rows its last aggregate adds up; None if that cannot be one with others."""
+        """Identifies the input and keys of the view's last aggregate; None if the aggregate cannot be shared."""
         last = self.compiled_view.last_aggregate
         return None if last is None else last.aggregation_input_id
 
     def read_measures(self) -> set[SharedMeasure]:
-        """What it reads of its last aggregate."""
+        """Return the measures that the view reads from its last aggregate."""
         last = self.compiled_view.last_aggregate
         read = self.compiled_view.sink.source[0].used_columns()
-        return set() if last is None else {fact for name, fact in last.shared_measures.items() if name in read}
+        return set() if last is None else {measure for name, measure in last.shared_measures.items() if name in read}
 
 
 def plan_shared_measures(
     existing: Mapping[int, ViewMeasures], new: Mapping[int, ViewMeasures]
 ) -> dict[int, SharedMeasures]:
-    """What views will keep together, by view: new ones, and those that are there and move over."""
+    """Return the shared measures by view, for new views and for existing views that move to another aggregate."""
     groups: dict[str, dict[int, ViewMeasures]] = defaultdict(dict)
-    for view, one in new.items():
-        if one.aggregation_input_id is not None:
-            groups[one.aggregation_input_id][view] = one
-    others: dict[str, dict[int, ViewMeasures]] = {rows: {} for rows in groups}
-    for view, one in existing.items():
-        if one.aggregation_input_id in others:
-            others[one.aggregation_input_id][view] = one
-    found: dict[int, SharedMeasures] = {}
+    for view, view_measures in new.items():
+        if view_measures.aggregation_input_id is not None:
+            groups[view_measures.aggregation_input_id][view] = view_measures
+    existing_groups: dict[str, dict[int, ViewMeasures]] = {rows: {} for rows in groups}
+    for view, view_measures in existing.items():
+        if view_measures.aggregation_input_id in existing_groups:
+            existing_groups[view_measures.aggregation_input_id][view] = view_measures
+    planned: dict[int, SharedMeasures] = {}
     for rows, views in groups.items():
-        found |= _plan_for_input(rows, views, others[rows])
-    return found
+        planned |= _plan_for_input(rows, views, existing_groups[rows])
+    return planned
 
 
 def restrict_to_read(views: Collection[ViewMeasures]) -> SharedMeasures | None:
-    """What these views, which keep the same, still read of it; None of one view, which is by itself then."""
-    kept = next(one.shared_measures for one in views)
+    """Return the shared measures that these views still read; None if there is one view, which needs no sharing.
+
+    All `views` must use the same shared measures.
+    """
+    shared = next(view.shared_measures for view in views)
     return (
         None
-        if kept is None or len(views) == 1
-        else SharedMeasures(kept.aggregation_input_id, _sort_measures(_collect_measures(views)))
+        if shared is None or len(views) == 1
+        else SharedMeasures(shared.aggregation_input_id, _sort_measures(_collect_measures(views)))
     )
 
 
 def _plan_for_input(
     aggregation_input_id: str, new: Mapping[int, ViewMeasures], existing: Mapping[int, ViewMeasures]
 ) -> dict[int, SharedMeasures]:
-    """Of new views of the same rows, and of those that are there."""
-    wanted = _collect_measures(new.values())
-    for known in dict.fromkeys(one.shared_measures for one in existing.values()):
-        if known is not None and known.aggregation_input_id == aggregation_input_id and wanted <= set(known.measures):
-            return dict.fromkeys(new, known)
+    """Plan the shared measures of the new and existing views over one aggregation input."""
+    required = _collect_measures(new.values())
+    for shared in dict.fromkeys(view.shared_measures for view in existing.values()):
+        if (
+            shared is not None
+            and shared.aggregation_input_id == aggregation_input_id
+            and required <= set(shared.measures)
+        ):
+            return dict.fromkeys(new, shared)
     views = {**existing, **new}
-    if len({one.compiled_view.sink.source[0].source for one in views.values()}) == 1:
-        return {}  # equal aggregates are one as they are
-    together = wanted | _collect_measures(existing.values())
-    if len(together) > _MAX_MEASURES:
+    if len({view.compiled_view.sink.source[0].source for view in views.values()}) == 1:
+        return {}  # equal aggregates are one operator without sharing
+    combined = required | _collect_measures(existing.values())
+    if len(combined) > _MAX_MEASURES:
         return {}
-    return dict.fromkeys(views, SharedMeasures(aggregation_input_id, _sort_measures(together)))
+    return dict.fromkeys(views, SharedMeasures(aggregation_input_id, _sort_measures(combined)))
 
 
 def _collect_measures(views: Iterable[ViewMeasures]) -> set[SharedMeasure]:
-    return {fact for one in views for fact in one.read_measures()}
+    return {measure for view in views for measure in view.read_measures()}
 
 
 def _sort_measures(measures: Iterable[SharedMeasure]) -> tuple[SharedMeasure, ...]:

@@ -1,15 +1,15 @@
-"""Shared paths: lookups of different views over the changes of one table become one operator (`operators.routes`).
+"""Shared paths: merge the lookups of several views over the delta of one table into one `DeltaJoin` operator.
 
-    Input ─▶ Lookup ─▶ Lookup ─▶ Aggregate of q3                     ┌─▶ Aggregate of q3
-      ├───▶ Lookup ─▶ Lookup ─▶ Lookup ─▶ Aggregate of q10     Input ─▶ Routes ─┼─▶ Aggregate of q10
-      └───▶ Aggregate of q6                                          └─▶ Aggregate of q6
+    Input ─▶ Lookup ─▶ Lookup ─▶ Aggregate of q3                                   ┌─▶ Aggregate of q3
+      ├───▶ Lookup ─▶ Lookup ─▶ Lookup ─▶ Aggregate of q10     Input ─▶ DeltaJoin ─┼─▶ Aggregate of q10
+      └───▶ Aggregate of q6                                                        └─▶ Aggregate of q6
 
-What is shared is a function of the views' plans and of which tables changed: where a table did not, its old and its new
-state are the same, and so are lookups in them. The lookups stay the logical plan: EXPLAIN shows them, state is named
-after them, and loads run them.
+The shared variant of a dataflow is a function of the views' plans and of the set of changed tables: the old and new
+state of an unchanged table are equal, and so are lookups in them. The lookup operators remain the dataflow's
+definition: EXPLAIN shows them, state is named after them, and backfills run them.
 
-A path ends at the first operator that is no lookup in a base table, and before an expression that can raise: that one
-runs at the exit, over the rows that it would have seen alone, so an error is still one view's.
+A path ends at the first operator that is not a lookup in a base table, and before an expression that can raise. Such an
+expression runs at the exit, over the same rows as in an unshared plan, so an evaluation error belongs to one view.
 """
 
 from __future__ import annotations
@@ -43,73 +43,73 @@ from viewkeeper.plan.dataflow.dataflow import Dataflow, Edge
 from viewkeeper.plan.dataflow.sharing_hints import SharingHints
 
 _KEY_KINDS = frozenset({Kind.INT, Kind.BIGINT, Kind.DATE, Kind.STRING})
-"""Types of keys whose values are equal where their bytes are."""
+"""Key types for which equality of values is equality of bytes."""
 
 _INCOMPARABLE = (Family.NESTED, Family.OTHER)
-"""Types whose values are not compared column by column."""
+"""Type families whose values are not compared column by column."""
 
 
 OWN_ROW = -1
-"""As a place: that of the row which a lookup finds, while it has none yet."""
+"""Placeholder in a column reference for the relation of the row that a lookup finds, before the step has a number."""
 
 _NO_HINTS = SharingHints()
 _VARIANTS = "forms of the flow"
 _MAX_VARIANTS = 8
-"""Forms that are kept: batches tend to change the same few sets of tables."""
+"""Number of cached variants: batches tend to change the same few sets of tables."""
 
 
 def shared_variant(dataflow: Dataflow, changed: frozenset[int], hints: SharingHints = _NO_HINTS) -> Dataflow:
-    """The flow as a batch runs it in which these base tables changed."""
-    forms: dict[tuple[frozenset[int], SharingHints], Dataflow] = dataflow.derived_cache.setdefault(_VARIANTS, {})
-    known = forms.get((changed, hints))
-    if known is None:
-        known = forms[changed, hints] = _build_variant(dataflow, changed, hints)
-        for oldest in list(forms)[:-_MAX_VARIANTS]:
-            forms.pop(oldest, None)
-    return known
+    """Return the variant of the dataflow that a batch runs if exactly these base tables changed."""
+    variants: dict[tuple[frozenset[int], SharingHints], Dataflow] = dataflow.derived_cache.setdefault(_VARIANTS, {})
+    variant = variants.get((changed, hints))
+    if variant is None:
+        variant = variants[changed, hints] = _build_variant(dataflow, changed, hints)
+        for oldest in list(variants)[:-_MAX_VARIANTS]:
+            variants.pop(oldest, None)
+    return variant
 
 
 def _build_variant(dataflow: Dataflow, changed: frozenset[int], hints: SharingHints) -> Dataflow:
-    made: list[DeltaJoin] = []
-    alone = hints.unshared_operators(dataflow)
-    folded: set[str] = set()
+    delta_joins: list[DeltaJoin] = []
+    unshared = hints.unshared_operators(dataflow)
+    retired: set[str] = set()
     consumers = dict(dataflow.edges)
     for name, operator in dataflow.operators.items():
         if operator.input_table not in changed:
             continue
-        paths = _SharedPathBuilder(dataflow, operator, changed, alone)
-        if not paths.is_worthwhile:
+        builder = _SharedPathBuilder(dataflow, operator, changed, unshared)
+        if not builder.is_worthwhile:
             continue
-        routes = paths.build_operator(hints)
-        made.append(routes)
-        folded.update(paths.retired)
-        taken = {id(way) for way in paths.replaced_edges}
-        consumers[name] = [*(w for w in consumers[name] if id(w) not in taken), (routes.id, 0, routes.delta)]
-        consumers[routes.id] = paths.edges
-        consumers |= dict.fromkeys(paths.retired, ())
-    if not made:
+        delta_join = builder.build_operator(hints)
+        delta_joins.append(delta_join)
+        retired.update(builder.retired)
+        replaced = {id(edge) for edge in builder.replaced_edges}
+        consumers[name] = [*(e for e in consumers[name] if id(e) not in replaced), (delta_join.id, 0, delta_join.delta)]
+        consumers[delta_join.id] = builder.edges
+        consumers |= dict.fromkeys(builder.retired, ())
+    if not delta_joins:
         return dataflow
     first = [o for o in dataflow.operators.values() if o.is_source or o.arranged_table is not None]
-    known = {o.id for o in first}
-    ordered = [*first, *made, *(o for o in dataflow.operators.values() if o.id not in known)]
-    places = {o.id: i for i, o in enumerate(ordered)}
+    first_ids = {o.id for o in first}
+    ordered = [*first, *delta_joins, *(o for o in dataflow.operators.values() if o.id not in first_ids)]
+    order_numbers = {o.id: i for i, o in enumerate(ordered)}
     return replace(
         dataflow,
         operators={o.id: o for o in ordered},
         edges=consumers,
         is_variant=True,
-        retired=frozenset(folded),
-        usage=replace(dataflow.usage, order_numbers=places),
+        retired=frozenset(retired),
+        usage=replace(dataflow.usage, order_numbers=order_numbers),
     )
 
 
 _StepKey = tuple[str, bool, tuple[ColumnRef, ...], str, tuple[Expr, ...]]
-"""What a lookup is: arrangement, state, key, and of an optional relation how and on what it is joined."""
+"""Identity of a lookup: arrangement, new or old state, key, and for an optional relation its join type and match."""
 
 
 @dataclass(eq=False)
 class _DraftStep:
-    """A lookup, while it is not known yet who makes it."""
+    """A lookup step under construction, before its owner in the path is known."""
 
     relation: int
     arrangement: Operator
@@ -117,18 +117,18 @@ class _DraftStep:
     key: tuple[ColumnRef, ...]
     optional: str = ""
     match: tuple[Expr, ...] = ()
-    """Of an optional relation: what decides on a match beside the key."""
+    """Of an optional relation: the match conditions beside the key."""
     column_types: dict[str, Type] = field(default_factory=dict)
-    """Of an optional relation: the types of the columns that are taken."""
+    """Of an optional relation: the types of the fetched columns."""
     exit_mask: int = 0
     conditions_by_exit: dict[int, list[Expr]] = field(default_factory=lambda: defaultdict(list))
-    """The conditions to judge after it, by exit."""
+    """By exit number: the conditions that are evaluated after this step."""
     lookup_ids: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class _RowSet:
-    """A set of rows: the changes themselves, or what a lookup made of other rows."""
+    """A set of partial rows: the delta itself, or the result of a lookup from another row set."""
 
     step: _DraftStep
     parent: _RowSet | None = None
@@ -142,12 +142,12 @@ class _RowSet:
 
 @dataclass(frozen=True)
 class _PathState:
-    """Where a path has come to: its rows, what its columns are, its conditions so far and the lookups it made."""
+    """State of a path: its row set, its columns, the conditions so far and the lookup steps that it made."""
 
     source: Operator
     rows: _RowSet
     columns: Mapping[str, Expr] | None
-    """None: those of the changes."""
+    """Expressions over relation columns; None: the path is at the delta, whose columns keep their names."""
     conditions: tuple[Expr, ...] = ()
     steps: tuple[_DraftStep, ...] = ()
     implied: frozenset[frozenset[str]] = frozenset()
@@ -161,12 +161,12 @@ class _PathState:
         return replace(expr, args=tuple(self.resolve(a) for a in expr.args)) if expr.args else expr
 
     def unimplied_conditions(self, where: Sequence[Expr]) -> list[Expr]:
-        """The conditions that no lookup implies."""
+        """Return the conditions that no lookup implies."""
         return [c for c in where if c.op != "EqualTo" or _compared_columns(c) not in self.implied]
 
 
 class _SharedPathBuilder:
-    """All paths from one table's changes."""
+    """Builds all shared paths from one table's delta."""
 
     def __init__(self, dataflow: Dataflow, source: Operator, changed: frozenset[int], unshared: frozenset[str]) -> None:
         self.dataflow, self.source, self.changed = dataflow, source, changed
@@ -180,16 +180,16 @@ class _SharedPathBuilder:
         self._exits_by_columns: dict[tuple[str, ...], int] = defaultdict(int)
         self._exit_conditions: list[tuple[Expr, ...]] = []
         self._filtering_steps: list[frozenset[int]] = []
-        """For each exit the places that it has conditions on alone."""
+        """By exit number: the relations that have a condition of the exit on their columns alone."""
         start = _PathState(source, self.root_rows, None)
-        for way in dataflow.edges.get(source.id, ()):
-            if not dataflow.operators[way[0]].is_load_only and way[0] not in unshared:
-                self.replaced_edges.append(way)
-                self._follow(start, way)
+        for edge in dataflow.edges.get(source.id, ()):
+            if not dataflow.operators[edge[0]].is_load_only and edge[0] not in unshared:
+                self.replaced_edges.append(edge)
+                self._follow(start, edge)
 
     @property
     def is_worthwhile(self) -> bool:
-        """One statement for one view needs no company."""
+        """Whether there is more than one exit or at least one lookup; one exit without a lookup gains nothing."""
         return len(self.edges) > 1 or bool(self.retired)
 
     # -- following ----------------------------------------------------------------------------------------------------
@@ -197,47 +197,55 @@ class _SharedPathBuilder:
     def _follow(self, state: _PathState, edge: Edge) -> None:
         name, _, segment = edge
         operator = self.dataflow.operators[name]
-        after = self._follow_lookup(state, operator, segment)
-        if after is None:
+        next_state = self._follow_lookup(state, operator, segment)
+        if next_state is None:
             self._add_exit(state, edge)
             return
         self.retired[name] = None
         for onward in self.dataflow.edges.get(name, ()):
             if not self.dataflow.operators[onward[0]].is_load_only:
-                self._follow(after, onward)
+                self._follow(next_state, onward)
 
     def _follow_lookup(self, state: _PathState, operator: Operator, segment: Segment) -> _PathState | None:
-        """Where the path is after an operator that is a lookup in a base table, by keys that are compared as they are;
-        None if it is anything else."""
-        seek = operator.lookup
-        if seek is None or len(list(operator.segments())) != 1 or not segment.key:
+        """Return the path's state after `operator` if it is a lookup in a base table by keys that compare bytewise.
+
+        Return None for any other operator, and for a lookup that shared paths do not support.
+        """
+        lookup = operator.lookup
+        if lookup is None or len(list(operator.segments())) != 1 or not segment.key:
             return None
         plain = segment.sign > 0 and not (segment.times or segment.gather or segment.ordered)
         if not plain or any(n.expr.op != "column" for n in segment.exprs) or any(map(can_raise, segment.where)):
             return None
-        arranged = self.dataflow.operators[seek.arrangement]
-        if arranged.arranged_table is None or (seek.optional and not self._is_unique(arranged)):
+        arrangement = self.dataflow.operators[lookup.arrangement]
+        if arrangement.arranged_table is None or (lookup.optional and not self._is_unique(arrangement)):
             return None
-        taken = dict(seek.fetched_columns)
+        fetched = dict(lookup.fetched_columns)
         probes = {n.name: n.expr for n in segment.exprs}
         pairs = []
-        for mine, theirs in zip(segment.key, arranged.arrangement_key, strict=True):
-            kinds = {probes[mine].type, taken[theirs].type} if theirs in taken else set()
-            if len(kinds) != 1 or next(iter(kinds)).kind not in _KEY_KINDS:
+        for probe_column, key_column in zip(segment.key, arrangement.arrangement_key, strict=True):
+            key_types = {probes[probe_column].type, fetched[key_column].type} if key_column in fetched else set()
+            if len(key_types) != 1 or next(iter(key_types)).kind not in _KEY_KINDS:
                 return None
-            pairs.append(frozenset({mine, taken[theirs].name}))
-        asked = [w.where for _, _, w in self._edges_from(operator.id)] if not seek.optional else [seek.match]
-        if not all(set(pairs) <= {_compared_columns(c) for c in where if c.op == "EqualTo"} for where in asked):
+            pairs.append(frozenset({probe_column, fetched[key_column].name}))
+        condition_lists = (
+            [exit_segment.where for _, _, exit_segment in self._edges_from(operator.id)]
+            if not lookup.optional
+            else [lookup.match]
+        )
+        if not all(
+            set(pairs) <= {_compared_columns(c) for c in where if c.op == "EqualTo"} for where in condition_lists
+        ):
             return None
         columns = {name: state.resolve(expr) for name, expr in probes.items()}
         key = tuple(parse_column_ref(columns[k]) for k in segment.key)
-        fresh = seek.new_state and arranged.arranged_table in self.changed
+        new_state = lookup.new_state and arrangement.arranged_table in self.changed
         conditions = (*state.conditions, *(state.resolve(c) for c in state.unimplied_conditions(segment.where)))
-        if seek.optional:
-            return self._follow_optional(state, operator, arranged, fresh, key, columns, conditions)
-        rows, step = self._find_step(state.rows, arranged, (arranged.id, fresh, key, "", ()))
+        if lookup.optional:
+            return self._follow_optional(state, operator, arrangement, new_state, key, columns, conditions)
+        rows, step = self._find_step(state.rows, arrangement, (arrangement.id, new_state, key, "", ()))
         step.lookup_ids[operator.id] = None
-        columns |= {c.name: path_column(step.relation, name, c.type, c.nullable) for name, c in seek.fetched_columns}
+        columns |= {c.name: path_column(step.relation, name, c.type, c.nullable) for name, c in lookup.fetched_columns}
         return _PathState(operator, rows, columns, conditions, (*state.steps, step), frozenset(pairs))
 
     def _follow_optional(
@@ -250,27 +258,28 @@ class _SharedPathBuilder:
         columns: dict[str, Expr],
         conditions: tuple[Expr, ...],
     ) -> _PathState | None:
-        """The same of an optional relation by its unique key: what decides on a match is judged there and then."""
-        seek = operator.lookup
-        if seek is None or any(map(can_raise, seek.match)):
+        """Continue with an optional relation that is looked up by its unique key; its match is evaluated at the
+        lookup."""
+        lookup = operator.lookup
+        if lookup is None or any(map(can_raise, lookup.match)):
             return None
-        by = dict(zip(arranged.arrangement_key, key, strict=True))
-        taken = {c.name: name for name, c in seek.fetched_columns}
-        met = {c.name: path_column(OWN_ROW, name, c.type, c.nullable) for name, c in seek.fetched_columns}
+        key_refs = dict(zip(arranged.arrangement_key, key, strict=True))
+        stored_names = {c.name: name for name, c in lookup.fetched_columns}
+        found_columns = {c.name: path_column(OWN_ROW, name, c.type, c.nullable) for name, c in lookup.fetched_columns}
         match = []
-        for condition in seek.match:
+        for condition in lookup.match:
             is_key = condition.op == "EqualTo" and all(a.op == "column" for a in condition.args) and any(
-                mine.value in columns and theirs.value in taken
-                and by.get(taken[theirs.value]) == parse_column_ref(columns[mine.value])
-                for mine, theirs in (condition.args, condition.args[::-1])
+                probe_side.value in columns and found_side.value in stored_names
+                and key_refs.get(stored_names[found_side.value]) == parse_column_ref(columns[probe_side.value])
+                for probe_side, found_side in (condition.args, condition.args[::-1])
             )  # fmt: skip
             if not is_key:
-                match.append(substitute(condition, {**columns, **met}))
-        rows, step = self._find_step(state.rows, arranged, (arranged.id, new_state, key, seek.optional, tuple(match)))
+                match.append(substitute(condition, {**columns, **found_columns}))
+        rows, step = self._find_step(state.rows, arranged, (arranged.id, new_state, key, lookup.optional, tuple(match)))
         step.lookup_ids[operator.id] = None
-        step.column_types |= {name: c.type for name, c in seek.fetched_columns}
-        if seek.optional == "left":
-            columns |= {c.name: path_column(step.relation, name, c.type, True) for name, c in seek.fetched_columns}
+        step.column_types |= {name: c.type for name, c in lookup.fetched_columns}
+        if lookup.optional == "left":
+            columns |= {c.name: path_column(step.relation, name, c.type, True) for name, c in lookup.fetched_columns}
             columns[MATCH_FLAG] = path_column(step.relation, MATCH_FLAG, types.BOOLEAN, False)
         return _PathState(operator, rows, columns, conditions, (*state.steps, step))
 
@@ -278,12 +287,15 @@ class _SharedPathBuilder:
         return (w for w in self.dataflow.edges.get(name, ()) if not self.dataflow.operators[w[0]].is_load_only)
 
     def _find_step(self, rows: _RowSet, arranged: Operator, step_key: _StepKey) -> tuple[_RowSet, _DraftStep]:
-        """The lookup, and the rows after it. By a unique key it belongs to the first rows that have its key."""
+        """Return the row set after the lookup, and its step.
+
+        A lookup by a unique key keeps the row set and is owned by the first row set that has the columns of its key.
+        """
         _, _, key, _, match = step_key
         if self._is_unique(arranged):
-            places = {place for place, _ in (*key, *column_refs(match)) if place != OWN_ROW}
+            relations = {relation for relation, _ in (*key, *column_refs(match)) if relation != OWN_ROW}
             lineage = rows.lineage()
-            owner = max((self._row_set_of[p] for p in places), key=lineage.index)
+            owner = max((self._row_set_of[p] for p in relations), key=lineage.index)
             if step_key not in owner.steps:
                 owner.steps[step_key] = self._new_step(arranged, step_key)
                 self._row_set_of[owner.steps[step_key].relation] = owner
@@ -291,8 +303,8 @@ class _SharedPathBuilder:
         if step_key not in rows.branches:
             step = self._new_step(arranged, step_key)
             rows.branches[step_key] = self._row_set_of[step.relation] = _RowSet(step, rows)
-        found = rows.branches[step_key]
-        return found, found.step
+        branch = rows.branches[step_key]
+        return branch, branch.step
 
     def _is_unique(self, arranged: Operator) -> bool:
         table = arranged.arranged_table
@@ -302,38 +314,43 @@ class _SharedPathBuilder:
 
     def _new_step(self, arranged: Operator, step_key: _StepKey) -> _DraftStep:
         self._step_count += 1
-        _, fresh, key, optional, match = step_key
-        here = tuple(_resolve_own_row(c, self._step_count) for c in match)
-        step = self._step_of[self._step_count] = _DraftStep(self._step_count, arranged, fresh, key, optional, here)
+        _, new_state, key, optional, match = step_key
+        resolved_match = tuple(_resolve_own_row(c, self._step_count) for c in match)
+        step = self._step_of[self._step_count] = _DraftStep(
+            self._step_count, arranged, new_state, key, optional, resolved_match
+        )
         return step
 
     def _add_exit(self, state: _PathState, edge: Edge) -> None:
-        """An exit. Conditions are judged on the way up to the first that can raise."""
+        """Add an exit. The path evaluates the conditions before the first that can raise; the exit evaluates
+        the rest."""
         name, port, segment = edge
         number, where = len(self.edges), state.unimplied_conditions(segment.where)
-        early = next((i for i, c in enumerate(where) if can_raise(c)), len(where))
-        late = tuple(where[early:])
-        conditions = _needed_conditions([*state.conditions, *(state.resolve(c) for c in where[:early])], state.steps)
-        exprs = [*late, *segment.times, *(n.expr for n in segment.exprs)]
+        first_raising = next((i for i, c in enumerate(where) if can_raise(c)), len(where))
+        deferred = tuple(where[first_raising:])
+        conditions = _needed_conditions(
+            [*state.conditions, *(state.resolve(c) for c in where[:first_raising])], state.steps
+        )
+        exprs = [*deferred, *segment.times, *(n.expr for n in segment.exprs)]
         used = {e.value: parse_column_ref(state.resolve(e)) for expr in exprs for e in expr.walk() if e.op == "column"}
-        if any(map(can_raise, exprs)):  # an error names its row
+        if any(map(can_raise, exprs)):  # an evaluation error identifies its row
             used |= self._identifying_columns(state)
         exit_ = Exit(number, state.source.id, tuple(sorted(used.items())))
-        leaf = ExitSegment(
-            state.source.id, late, segment.exprs, segment.key, segment.gather, segment.sign, segment.times,
+        exit_segment = ExitSegment(
+            state.source.id, deferred, segment.exprs, segment.key, segment.gather, segment.sign, segment.times,
             segment.ordered, exit_,
         )  # fmt: skip
-        self.edges.append((name, port, leaf))
+        self.edges.append((name, port, exit_segment))
         state.rows.exits.append(exit_)
         for step in (*state.steps, *(rows.step for rows in state.rows.lineage())):
             step.exit_mask |= 1 << number
         self._exit_conditions.append(conditions)
-        places = [{place for place, _ in column_refs([c])} for c in conditions]
-        self._filtering_steps.append(frozenset(p.pop() for p in places if len(p) == 1))
+        relations = [{relation for relation, _ in column_refs([c])} for c in conditions]
+        self._filtering_steps.append(frozenset(p.pop() for p in relations if len(p) == 1))
         self._record_used_columns(state, exit_, conditions, [state.resolve(e) for e in exprs])
 
     def _identifying_columns(self, state: _PathState) -> dict[str, ColumnRef]:
-        """The columns by which a person knows a row."""
+        """Return the columns that identify a row in an error message."""
         if state.columns is not None:
             return {name: parse_column_ref(e) for name, e in state.columns.items()}
         table = self.source.input_table
@@ -342,7 +359,7 @@ class _SharedPathBuilder:
     def _record_used_columns(
         self, state: _PathState, exit_: Exit, conditions: Sequence[Expr], used: Sequence[Expr]
     ) -> None:
-        """Which columns of the changes an exit uses, beside the conditions on those alone."""
+        """Record which delta columns an exit uses, apart from the exit's conditions on the delta alone."""
         crossing = [c for c in conditions if {p for p, _ in column_refs([c])} - {DELTA}]
         exprs = [e for expr in [*crossing, *used] for e in expr.walk() if e.op == "column"]
         if any(e.type.family in _INCOMPARABLE for e in exprs):
@@ -351,7 +368,7 @@ class _SharedPathBuilder:
             *(parse_column_ref(e) for e in exprs),
             *(r for step in state.steps for r in (*step.key, *column_refs(step.match))),
         }
-        self._exits_by_columns[tuple(sorted(name for place, name in refs if place == DELTA))] |= 1 << exit_.number
+        self._exits_by_columns[tuple(sorted(name for relation, name in refs if relation == DELTA))] |= 1 << exit_.number
 
     # -- the operator -------------------------------------------------------------------------------------------------
 
@@ -363,9 +380,9 @@ class _SharedPathBuilder:
         self._order_steps(self.root_rows, order)
         for number, conditions in enumerate(self._exit_conditions):
             for condition in conditions:
-                places = {place for place, _ in column_refs([condition])} or {DELTA}
-                self._step_of[max(places, key=order.__getitem__)].conditions_by_exit[number].append(condition)
-        stretch = self._build_path(self.root_rows, order)
+                relations = {relation for relation, _ in column_refs([condition])} or {DELTA}
+                self._step_of[max(relations, key=order.__getitem__)].conditions_by_exit[number].append(condition)
+        path = self._build_path(self.root_rows, order)
         key = tuple(k.column for k in self.dataflow.tables[table].key)
         used = set(key) | {name for name, _ in self._delta_columns()}
         columns = [c for c in self.dataflow.used_columns[table] if c.name in used]
@@ -379,10 +396,10 @@ class _SharedPathBuilder:
         return DeltaJoin(
             delta,
             key,
-            stretch,
+            path,
             tuple(self._exits_by_columns.items()),
             (1 << len(self.edges)) - 1,
-            tuple((name, frozenset(found)) for name, found in reads.items()),
+            tuple((name, frozenset(names)) for name, names in reads.items()),
             tuple(dict.fromkeys(s.arrangement.id for s in steps if s.new_state)),
             tuple(self.retired),
             hints.lookahead_modes(self.dataflow, [name for name, _, _ in self.edges]),
@@ -390,76 +407,99 @@ class _SharedPathBuilder:
 
     def _delta_columns(self) -> Iterator[tuple[str, int]]:
         for step in self._step_of.values():
-            yield from ((name, place) for place, name in (*step.key, *column_refs(step.match)) if place == DELTA)
+            yield from (
+                (name, relation) for relation, name in (*step.key, *column_refs(step.match)) if relation == DELTA
+            )
         for conditions in self._exit_conditions:
-            yield from ((name, place) for place, name in column_refs(conditions) if place == DELTA)
+            yield from ((name, relation) for relation, name in column_refs(conditions) if relation == DELTA)
         for rows in walk_row_sets(self.root_rows):
-            yield from ((name, place) for e in rows.exits for _, (place, name) in e.columns if place == DELTA)
+            yield from ((name, relation) for e in rows.exits for _, (relation, name) in e.columns if relation == DELTA)
         for columns in self._exits_by_columns:
             yield from ((name, DELTA) for name in columns)
 
     def _order_steps(self, rows: _RowSet, order: dict[int, tuple[int, int]]) -> None:
-        """The order of the lookups: what lets few rows through comes first, as far as its key is known."""
+        """Order the lookup steps: selective steps come first, as far as the columns of their keys are bound."""
         depth = len(rows.lineage())
-        left = list(rows.steps.values())
-        selective = {s.relation: self._selectivity(s) for s in left}
-        while left:
-            ready = [s for s in left if all(p in order for p, _ in (*s.key, *column_refs(s.match)) if p != s.relation)]
+        remaining = list(rows.steps.values())
+        selective = {s.relation: self._selectivity(s) for s in remaining}
+        while remaining:
+            ready = [
+                s for s in remaining if all(p in order for p, _ in (*s.key, *column_refs(s.match)) if p != s.relation)
+            ]
             chosen = min(ready, key=lambda s: (selective[s.relation], s.relation))
             order[chosen.relation] = (depth, len(order))
-            left.remove(chosen)
-        for after in rows.branches.values():
-            order[after.step.relation] = (depth + 1, 0)
-            self._order_steps(after, order)
+            remaining.remove(chosen)
+        for branch in rows.branches.values():
+            order[branch.step.relation] = (depth + 1, 0)
+            self._order_steps(branch, order)
 
     def _selectivity(self, step: _DraftStep) -> float:
-        """The part of the exits for which a lookup brings no condition of its own. An outer one keeps all rows."""
+        """Return the share of the step's exits that have no condition on its relation alone.
+
+        An optional left lookup keeps all rows (1.0); an anti lookup is the most selective (0.0).
+        """
         if step.optional:
             return 0.0 if step.optional == "anti" else 1.0
-        mine = [judged for i, judged in enumerate(self._filtering_steps) if step.exit_mask >> i & 1]
-        return sum(step.relation not in judged for judged in mine) / max(1, len(mine))
+        filtering = [relations for i, relations in enumerate(self._filtering_steps) if step.exit_mask >> i & 1]
+        return sum(step.relation not in relations for relations in filtering) / max(1, len(filtering))
 
     def _build_path(self, rows: _RowSet, order: Mapping[int, tuple[int, int]]) -> JoinPath:
         steps = sorted(rows.steps.values(), key=lambda s: order[s.relation])
-        onward = [(_finish_step(after.step), self._build_path(after, order)) for after in rows.branches.values()]
-        begun = _build_filters(rows.step) if rows.parent is None else ()
-        return JoinPath(begun, tuple(map(_finish_step, steps)), tuple(rows.exits), tuple(onward))
+        branches = [(_finish_step(branch.step), self._build_path(branch, order)) for branch in rows.branches.values()]
+        delta_filters = _build_filters(rows.step) if rows.parent is None else ()
+        return JoinPath(delta_filters, tuple(map(_finish_step, steps)), tuple(rows.exits), tuple(branches))
 
 
 def walk_row_sets(rows: _RowSet) -> Iterator[_RowSet]:
+    """Return the row set and all row sets that are looked up from it."""
     yield rows
-    for after in rows.branches.values():
-        yield from walk_row_sets(after)
+    for branch in rows.branches.values():
+        yield from walk_row_sets(branch)
 
 
 def _finish_step(step: _DraftStep) -> PathStep:
     by = step.arrangement.arrangement_key
     optional = None
     if step.optional:
-        met = PathFilter((((step.match), 1),)) if step.match else None
-        optional = OptionalMatch(step.optional, met, tuple(sorted(step.column_types.items())))
+        match_filter = PathFilter((((step.match), 1),)) if step.match else None
+        optional = OptionalMatch(step.optional, match_filter, tuple(sorted(step.column_types.items())))
     return PathStep(
-        step.relation, step.arrangement.id, step.new_state, step.key, by, step.exit_mask, _build_filters(step), tuple(step.lookup_ids),
+        step.relation,
+        step.arrangement.id,
+        step.new_state,
+        step.key,
+        by,
+        step.exit_mask,
+        _build_filters(step),
+        tuple(step.lookup_ids),
         optional,
-    )  # fmt: skip
+    )
 
 
 def _build_filters(step: _DraftStep) -> tuple[PathFilter, ...]:
-    """Conditions on the found row alone first: what a run's rows say to those is remembered."""
-    found = []
-    for alone in (True, False):
+    """Return the filters of a step.
+
+    Conditions on the found row alone come first, because the predicate cache keeps their results.
+    """
+    filters = []
+    for own_only in (True, False):
         exits: dict[tuple[Expr, ...], int] = defaultdict(int)
         for number, conditions in step.conditions_by_exit.items():
-            mine = [c for c in conditions if ({place for place, _ in column_refs([c])} == {step.relation}) is alone]
-            if mine:
-                exits[tuple(dict.fromkeys(mine))] |= 1 << number
+            selected = [
+                c for c in conditions if ({relation for relation, _ in column_refs([c])} == {step.relation}) is own_only
+            ]
+            if selected:
+                exits[tuple(dict.fromkeys(selected))] |= 1 << number
         if exits:
-            found.append(PathFilter(tuple(exits.items())))
-    return tuple(found)
+            filters.append(PathFilter(tuple(exits.items())))
+    return tuple(filters)
 
 
 def _needed_conditions(conditions: Sequence[Expr], steps: Sequence[_DraftStep]) -> tuple[Expr, ...]:
-    """The conditions, each once, but for tests for NULL of what cannot be NULL, or was found by being equal."""
+    """Return the distinct conditions, without IS NOT NULL tests that always hold.
+
+    They hold for columns that are not nullable or that an inner lookup equated.
+    """
     inner = [step for step in steps if not step.optional]
     keys = {ref for step in inner for ref in step.key}
     keys |= {(step.relation, name) for step in inner for name in step.arrangement.arrangement_key}
@@ -473,7 +513,7 @@ def _needed_conditions(conditions: Sequence[Expr], steps: Sequence[_DraftStep]) 
 
 
 def _resolve_own_row(expr: Expr, relation: int) -> Expr:
-    """The condition with the row's own columns, of which the place was not known, at that place."""
+    """Replace references to `OWN_ROW` by references to `relation`."""
     if expr.op == "column":
         return (
             path_column(relation, parse_column_ref(expr)[1], expr.type, expr.nullable)
@@ -484,5 +524,5 @@ def _resolve_own_row(expr: Expr, relation: int) -> Expr:
 
 
 def _compared_columns(condition: Expr) -> frozenset[str]:
-    """The two columns that an equality compares; nothing if it compares anything else."""
+    """Return the two columns that an equality compares; an empty set if it compares anything else."""
     return frozenset(a.value for a in condition.args) if all(a.op == "column" for a in condition.args) else frozenset()

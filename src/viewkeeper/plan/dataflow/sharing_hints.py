@@ -1,8 +1,8 @@
-"""What views' options say of how their rows are looked up: apart from others, and how far ahead.
+"""Sharing hints: view options that exclude a view from shared paths, or set the scope of its semijoin reduction.
 
-Views that differ may need the same operator. What it does for several, it does as far as one of them wants it to:
+Views with different `lookahead` options may need the same operator. The operator uses the strongest of their modes:
 
-    global > auto > local > none            without a word: auto, which is global where it pays
+    global > auto > local > none            default: auto, which is global where it is cheaper
 """
 
 from __future__ import annotations
@@ -19,41 +19,44 @@ from viewkeeper.plan.dataflow.dataflow import Dataflow
 
 @dataclass(frozen=True)
 class SharingHints:
-    """`apart`: views that share no path. `ahead`: those that say how far to look, with what they say."""
+    """`unshared`: views that share no path. `lookahead`: the views with an explicit mode, and that mode."""
 
     unshared: frozenset[int] = frozenset()
     lookahead: tuple[tuple[int, str], ...] = ()
 
     def unshared_operators(self, dataflow: Dataflow) -> frozenset[str]:
-        """The operators that only views apart need."""
+        """Return the operators that only unshared views need."""
         needed = _hints_by_operator(dataflow, dict.fromkeys(self.unshared, ""))
-        return frozenset(name for name, found in needed.items() if len(found) == dataflow.usage.operators.get(name))
+        return frozenset(
+            name for name, operator_hints in needed.items() if len(operator_hints) == dataflow.usage.operators.get(name)
+        )
 
     def lookahead_modes(self, dataflow: Dataflow, consumers: Sequence[str]) -> SemijoinModes:
-        """For exits to these operators, in their order."""
+        """Return the modes for exits to these consumers, in their order."""
         needed = _hints_by_operator(dataflow, dict(self.lookahead))
-        local = whole = asked = 0
+        local = global_ = explicit = 0
         for number, name in enumerate(consumers):
-            said = {*needed.get(name, ())}
-            if not said or len(needed[name]) != dataflow.usage.operators.get(name):
-                said.add(DEFAULT_LOOKAHEAD)
-            mode = max(said, key=LOOKAHEAD.index)
+            modes = {*needed.get(name, ())}
+            if not modes or len(needed[name]) != dataflow.usage.operators.get(name):
+                modes.add(DEFAULT_LOOKAHEAD)
+            mode = max(modes, key=LOOKAHEAD.index)
             local |= (mode == "local") << number
-            whole |= (mode in ("auto", "global")) << number
-            asked |= (mode in ("local", "global")) << number
-        return SemijoinModes(local, whole, asked)
+            global_ |= (mode in ("auto", "global")) << number
+            explicit |= (mode in ("local", "global")) << number
+        return SemijoinModes(local, global_, explicit)
 
 
 def sharing_hints(catalog: Catalog) -> SharingHints:
-    said = ((v.table.id, v.lookahead) for v in catalog.nonstandard_views)
-    ahead = tuple((view, mode) for view, mode in said if mode != DEFAULT_LOOKAHEAD)
-    return SharingHints(frozenset(v.table.id for v in catalog.nonstandard_views if not v.is_shared), ahead)
+    """Return the sharing hints of a catalog's views."""
+    modes = ((v.table.id, v.lookahead) for v in catalog.nonstandard_views)
+    lookahead = tuple((view, mode) for view, mode in modes if mode != DEFAULT_LOOKAHEAD)
+    return SharingHints(frozenset(v.table.id for v in catalog.nonstandard_views if not v.is_shared), lookahead)
 
 
 def _hints_by_operator(dataflow: Dataflow, hints: Mapping[int, str]) -> Mapping[str, Sequence[str]]:
-    """For each operator, what those of its views say that say anything."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """By operator: the hints of those of its views that have one."""
+    by_operator: dict[str, list[str]] = defaultdict(list)
     for view in hints.keys() & dataflow.views.keys():
         for name in dataflow.views[view].operators:
-            found[name].append(hints[view])
-    return found
+            by_operator[name].append(hints[view])
+    return by_operator

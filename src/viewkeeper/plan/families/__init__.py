@@ -1,12 +1,12 @@
-"""Families: views that differ in constants are one view over a table of parameters.
+"""Families: views that differ only in constants are compiled as one view over a table of parameters.
 
 CREATE MATERIALIZED VIEW q PARAMETERS (day DATE) AS SELECT … WHERE x < :day
   =  SELECT p.*, b.* FROM `q.parameters` p, LATERAL (SELECT … WHERE x < p.day) b
 
-texts.py     the query with its parameters as names, and as that query over the table of parameters
-tables.py    the table of parameters in a query
-lifting.py   a plan with parameters → the plan of all members at once
-membership.py  which views that were made by name are members of one
-costs.py     when they are better kept as one
-sharing.py   how the members' rows, and sums over them, are compiled
+  text_templates.py  constants in a query's text that may vary without changing the plan
+  plan_templates.py  plans of queries that differ in constants, without asking Catalyst again
+  detect.py          which separately created views are members of one family
+  cost.py            when a family is cheaper than separate views
+  lift.py            a plan with parameters → the plan of all members at once
+  compile.py         the members' rows, and sums over them, as operators
 """

@@ -1,18 +1,18 @@
-"""Which views are members of one family: those whose plans differ only in constants that conditions compare.
+"""Detect view families: views whose plans differ only in constants that conditions compare.
 
     filter x < 5 ─ scan t          is          filter x < :¤p0 ─ scan t          with 5 for ¤p0
 
-A literal that a condition of a filter or a join compares with something else stands open; every other literal is part
-of the template. Plans are compared after Catalyst, so nothing that it folds, casts or moves is guessed at: two views
-are of one template if their plans with open literals are the same, over the same tables. The plan of all members is
-then that plan lifted (`lifting`), and a member's rows are those of its values.
+A literal that a condition of a filter or a join compares with an expression over columns becomes a parameter; every
+other literal is part of the template. Plans are compared after Catalyst's optimisation, so its folding, casts and moves
+need not be predicted: two views have the same template if their plans with parameters are equal, over the same tables.
+The plan of all members is the lifted template (`lift`), and a member's rows are those of its values.
 
-A view stays apart where all members together could behave otherwise than each by itself:
+A view is not made a member if the family could behave differently from the separate views:
 
-- an expression that can fail on a row. Together it would be tried on rows that only others want, and stop all of them.
-  Only sums, differences and products of decimals may: they fail where 38 digits are too few.
-- LIMIT and windows, which choose among ties, and of which the choice would be another one;
-- literals whose type is no key's, which are NULL or NaN, or which are long.
+- An expression can fail on a row. In a family it would be evaluated on rows that only other members read, and would
+  stop all of them. Exempt are sums, differences and products of decimals, which fail only if 38 digits are too few.
+- LIMIT and windows choose among ties, and a family might choose differently.
+- Literals whose type cannot be a key's, which are NULL or NaN, or which are long.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _COMPARISONS = frozenset({"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan
 _ARITHMETIC = frozenset({"Add", "Subtract", "Multiply"})
 _NODES = frozenset({"scan", "filter", "project", "join", "aggregate", "union", "sort", "expand"})
 _MAX_PARAMETERS = 12
-"""Parameters of a family: each is part of every key."""
+"""Maximum number of parameters of a family: each is part of every key."""
 _MAX_DEPTH = 40
 _MAX_TEXT_LENGTH = 200
-"""Characters of a text that is part of every key of its member."""
+"""Maximum length of a text parameter, which is part of every key of its member."""
 
 
 @dataclass(frozen=True)
 class QueryTemplate:
-    """A plan whose open literals are parameters, and what they were."""
+    """A plan with parameters in place of literals, and the literals' values."""
 
     query: Query
     types: tuple[Type, ...]
     values: tuple[Any, ...]
     template_key: str
-    """The same for the plans of one template, and for no others."""
+    """Equal for the plans of one template, and only for those."""
 
     @property
     def parameters(self) -> tuple[Column, ...]:
@@ -59,7 +59,7 @@ class QueryTemplate:
 
     @property
     def bound_query(self) -> Query:
-        """The plan as it was."""
+        """The plan with its literals, as before."""
         literals = {
             _parameter_name(i): Expr("literal", t, value=v, nullable=False)
             for i, (t, v) in enumerate(zip(self.types, self.values, strict=True))
@@ -67,30 +67,30 @@ class QueryTemplate:
         return Query(_bind_node(self.query.root, literals), self.query.output)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan with its parameters; their types are those of the table of parameters, values its members have."""
+        """Return the plan with its parameters. Their types are in the table of parameters, their values in its rows."""
         return ViewPlan(self.query, {}).to_json()
 
     def with_values(self, values: Sequence[Any]) -> QueryTemplate | None:
-        """The same plan with other constants; None if one of them may not stand open."""
+        """Return the template with other values; None if one of them cannot be a parameter."""
         if not all(can_be_parameter(t, v) for t, v in zip(self.types, values, strict=True)):
             return None
         return replace(self, values=tuple(values))
 
 
 def make_query_template(query: Query, key: Sequence[str] = ()) -> QueryTemplate | None:
-    """A query as a member of a family with these parameters; None if it has none, or stays apart.
+    """Return a query as a family member with its parameters; None if it has none, or must stay separate.
 
-    `key`: the columns that its statement names as its key.
+    `key`: the columns that the statement names as its key.
     """
     if any(node.kind not in _NODES for node in query.root.walk()) or not _is_error_free(query.root):
         return None
-    opening = _TemplateBuilder([], [])
-    root = opening.open_node(query.root)
-    if not 0 < len(opening.values) <= _MAX_PARAMETERS:
+    builder = _TemplateBuilder([], [])
+    root = builder.open_node(query.root)
+    if not 0 < len(builder.values) <= _MAX_PARAMETERS:
         return None
-    said = [nodes.node_to_json(root), [[name, c.name, str(c.type), c.nullable] for name, c in query.output], [*key]]
-    template = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    return QueryTemplate(Query(root, query.output), tuple(opening.types), tuple(opening.values), template)
+    identity = [nodes.node_to_json(root), [[name, c.name, str(c.type), c.nullable] for name, c in query.output], [*key]]
+    template = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return QueryTemplate(Query(root, query.output), tuple(builder.types), tuple(builder.values), template)
 
 
 def _parameter_name(index: int) -> str:
@@ -115,7 +115,7 @@ class _TemplateBuilder:
         return replace(node, **changed) if changed else node
 
     def open_condition(self, expr: Expr, depth: int = 0) -> Expr:
-        """Open what is compared; a comparison within an expression of another kind, or far down, is left as it is."""
+        """Replace compared literals by parameters; other expressions, and those nested too deeply, stay unchanged."""
         if expr.op in ("And", "Or", "Not") and depth < _MAX_DEPTH:
             return replace(expr, args=tuple(self.open_condition(a, depth + 1) for a in expr.args))
         if expr.op not in _COMPARISONS:
@@ -157,7 +157,7 @@ def _is_parameter_literal(expr: Expr) -> bool:
 
 
 def can_be_parameter(type_: Type, value: Any) -> bool:
-    """Whether a literal can be a parameter: a value that keys have, and neither NULL nor NaN nor long."""
+    """Whether a literal can be a parameter: its type can be a key's, and it is neither NULL nor NaN nor too long."""
     if value is None:
         return False
     if types.is_float(type_):
@@ -168,7 +168,7 @@ def can_be_parameter(type_: Type, value: Any) -> bool:
 
 
 def _is_error_free(root: Node) -> bool:
-    """Whether nothing in a plan fails on a row, but for decimals of too many digits."""
+    """Whether no expression of a plan can fail on a row, except for decimals with too many digits."""
     for node in root.walk():
         for expr in _expressions(node):
             for part in expressions.failing(expr):
@@ -181,7 +181,7 @@ def _is_error_free(root: Node) -> bool:
 
 
 def _expressions(value: Any) -> Iterator[Expr]:
-    """The expressions of a node itself."""
+    """Return the expressions of a node itself, without those of its children."""
     match value:
         case Expr():
             yield value
@@ -191,13 +191,13 @@ def _expressions(value: Any) -> Iterator[Expr]:
             yield from value.args
             yield from [value.filter] if value.filter is not None else []
         case tuple():
-            for one in value:
-                if not isinstance(one, Node):
-                    yield from _expressions(one)
+            for item in value:
+                if not isinstance(item, Node):
+                    yield from _expressions(item)
         case Node():
             for f in fields(value):
-                found = getattr(value, f.name)
-                if not isinstance(found, Node):
-                    yield from _expressions(found)
+                field_value = getattr(value, f.name)
+                if not isinstance(field_value, Node):
+                    yield from _expressions(field_value)
         case _:
             return

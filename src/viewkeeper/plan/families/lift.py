@@ -1,16 +1,16 @@
-"""A plan with parameters as the plan of all members at once.
+"""Lift a plan with parameters to the plan of all members of a family at once.
 
-    lift(node) gives, for each member, what the node gives with that member's parameters, with the parameters beside it.
+    lift(node) gives, for each member, the rows of the node with that member's parameters, and its parameters.
 
-Conditions with parameters wait (`pending`) while they may: a selection commutes with filters, projections and inner
-joins, so the template's path runs once, without members. Where they cannot wait (an aggregate, a window, a limit, an
-expression that shows a parameter) the rows meet the members: a `Members` node, from which on each row is one member's.
-From there a group is a group of one member, a window's partition and a limit are one member's, and rows of two sides
-meet only if they are of the same one.
+Conditions with parameters are deferred (`pending`) as far as possible: a selection commutes with filters, projections
+and inner joins, so the template's path runs once, without members. Where a condition cannot be deferred (an aggregate,
+a window, a limit, an expression that contains a parameter), a `MemberJoin` joins the rows with the members; above it,
+each row belongs to one member. There, groups, window partitions and limits are per member, and rows of two sides are
+joined only if they belong to the same member.
 
     filter x < :a ─ scan                    members on x < a ─ scan, parameters
-    aggregate sum(y) ─ filter x < :a        aggregate by a: sum(y) ─ seeded ─ members …       (a row over nothing too)
-    join ─ (filter x < :a ─ r), s           join ─ r, s; x < :a waits
+    aggregate sum(y) ─ filter x < :a        aggregate by a: sum(y) ─ seeded ─ members …       (a row also over no input)
+    join ─ (filter x < :a ─ r), s           join ─ r, s; x < :a is pending
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from viewkeeper.plan.logical import nodes
 from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node, Order, Query
 
 PARAMETER = "parameter"
-"""The operation of an expression that stands for a parameter; its value is the parameter's name in lower case."""
+"""`op` of an expression that stands for a parameter; its value is the parameter's name in lower case."""
 
 _ONE = Expr("literal", types.INT, value=1, nullable=False)
 
 
 def lift(query: Query, table: Table) -> Query:
-    """The query of all members over the table of parameters, which come first in its result."""
-    taken = [int(c.name[1:]) for node in query.root.walk() for c in node.columns]
-    lifted = _PlanLifter(table, count(max(taken, default=-1) + 1)).lift_root(query.root)
-    shown = tuple((c.name, lifted.members[c.name.lower()]) for c in table.key_columns)
-    return Query(lifted.node, (*shown, *query.output))
+    """Return the query of all members over the table of parameters, whose columns come first in the result."""
+    numbers = [int(c.name[1:]) for node in query.root.walk() for c in node.columns]
+    lifted = _PlanLifter(table, count(max(numbers, default=-1) + 1)).lift_root(query.root)
+    member_columns = tuple((c.name, lifted.members[c.name.lower()]) for c in table.key_columns)
+    return Query(lifted.node, (*member_columns, *query.output))
 
 
 def has_parameters(*exprs: Expr | None) -> bool:
@@ -49,7 +49,7 @@ def has_parameters(*exprs: Expr | None) -> bool:
 
 @dataclass(frozen=True)
 class LiftedPlan:
-    """`pending`: conditions that are still to be met. `members`: the column of each parameter, if rows are members'."""
+    """`pending`: deferred conditions. `members`: by parameter, its column, if the rows belong to members; else None."""
 
     node: Node
     pending: tuple[Expr, ...] = ()
@@ -57,12 +57,14 @@ class LiftedPlan:
 
     @property
     def is_member_independent(self) -> bool:
-        """Whether it is the same for all members."""
+        """Whether the rows are the same for all members."""
         return not self.pending and self.members is None
 
 
 @dataclass(frozen=True)
 class MemberPlan:
+    """A lifted plan whose rows belong to members. `members`: by parameter, its column."""
+
     node: Node
     members: Mapping[str, Column]
 
@@ -75,7 +77,7 @@ class MemberPlan:
         return tuple(Named(c.name, column_reference(c)) for c in self.columns)
 
     def bind(self, expr: Expr) -> Expr:
-        """The expression with the member's columns for parameters."""
+        """Return the expression with the member's columns in place of parameters."""
         return bind_parameters(expr, self.members)
 
     def bind_call(self, call: Call) -> Call:
@@ -91,6 +93,7 @@ class MemberPlan:
 
 
 def bind_parameters(expr: Expr, members: Mapping[str, Column]) -> Expr:
+    """Return the expression with the members' columns in place of parameters."""
     if expr.op == PARAMETER:
         return column_reference(members[expr.value])
     return replace(expr, args=tuple(bind_parameters(a, members) for a in expr.args)) if expr.args else expr
@@ -105,13 +108,13 @@ class _PlanLifter:
         return Column(f"c{next(self.numbers)}", type_, nullable)
 
     def scan_members(self) -> nodes.Scan:
-        """The members: a scan of the parameters, with columns of its own."""
+        """Return a scan of the table of parameters, with new column names."""
         return nodes.Scan(
             self.table.id, tuple((self.new_column(c.type, False), c.internal_name) for c in self.table.key_columns)
         )
 
     def members_of(self, columns: Sequence[Column]) -> Mapping[str, Column]:
-        return {c.name.lower(): mine for c, mine in zip(self.table.key_columns, columns, strict=True)}
+        return {c.name.lower(): column for c, column in zip(self.table.key_columns, columns, strict=True)}
 
     def join_members(self, lifted: LiftedPlan) -> MemberPlan:
         if lifted.members is None:
@@ -139,22 +142,23 @@ def _lift_scan(lifter: _PlanLifter, node: nodes.Scan) -> LiftedPlan:
 
 def _lift_filter(lifter: _PlanLifter, node: nodes.Filter) -> LiftedPlan:
     child = lifter.lift(node.child)
-    now: list[Expr] = []
-    later = list(child.pending)
+    immediate: list[Expr] = []
+    deferred = list(child.pending)
     for condition in conjuncts(node.condition):
-        # What can fail must not be tried on rows that a condition before it would have kept away.
-        waits = has_parameters(condition) or (later and can_raise_when_bound(condition))
-        (later if waits else now).append(condition)
-    below = conjunction(now)
-    return LiftedPlan(child.node if below is None else nodes.Filter(child.node, below), tuple(later), child.members)
+        # A condition that can raise must not be evaluated on rows that an earlier condition would have rejected.
+        must_wait = has_parameters(condition) or (deferred and can_raise_when_bound(condition))
+        (deferred if must_wait else immediate).append(condition)
+    below = conjunction(immediate)
+    return LiftedPlan(child.node if below is None else nodes.Filter(child.node, below), tuple(deferred), child.members)
 
 
 def can_raise_when_bound(expr: Expr) -> bool:
-    """Whether it can fail, a parameter being a value."""
+    """Whether the expression can raise if its parameters are values."""
     return can_any_raise([parameters_as_columns(expr)])
 
 
 def parameters_as_columns(expr: Expr) -> Expr:
+    """Return the expression with parameters as columns, for analyses that do not know parameters."""
     if expr.op == PARAMETER:
         return Expr("column", expr.type, value=str(expr.value), nullable=expr.nullable)
     return replace(expr, args=tuple(parameters_as_columns(a) for a in expr.args)) if expr.args else expr
@@ -167,10 +171,10 @@ def _lift_project(lifter: _PlanLifter, node: nodes.Project) -> LiftedPlan:
     exprs = [
         Named(n.name, n.expr if child.members is None else bind_parameters(n.expr, child.members)) for n in node.exprs
     ]
-    wanted = frozenset().union(*(c.columns() for c in child.pending))
-    wanted |= {c.name for c in (child.members or {}).values()}
-    given = {n.name for n in exprs}
-    exprs += [Named(c.name, column_reference(c)) for c in child.node.columns if c.name in wanted - given]
+    pending_columns = frozenset().union(*(c.columns() for c in child.pending))
+    pending_columns |= {c.name for c in (child.members or {}).values()}
+    present = {n.name for n in exprs}
+    exprs += [Named(c.name, column_reference(c)) for c in child.node.columns if c.name in pending_columns - present]
     return LiftedPlan(nodes.Project(child.node, tuple(exprs)), child.pending, child.members)
 
 
@@ -189,33 +193,39 @@ def _lift_join(lifter: _PlanLifter, node: nodes.Join) -> LiftedPlan:
         return LiftedPlan(replace(node, left=left.node, right=right.node), left.pending, left.members)
     if left.is_member_independent and right.is_member_independent and not has_parameters(*conditions):
         return LiftedPlan(replace(node, left=left.node, right=right.node))
-    one = lifter.join_members(left)
+    left_members = lifter.join_members(left)
     if node.join_type == "full" or right.members is not None:
-        other = lifter.join_members(right)
-        here = [*(one.bind(c) for c in conditions), *_same_member(one, other)]
-        joined = replace(node, left=one.node, right=other.node, condition=conjunction(here))
-        return (
-            _coalesce_members(lifter, joined, one, other)
-            if node.join_type == "full"
-            else LiftedPlan(joined, (), one.members)
+        right_members = lifter.join_members(right)
+        bound_conditions = [*(left_members.bind(c) for c in conditions), *_same_member(left_members, right_members)]
+        joined = replace(
+            node, left=left_members.node, right=right_members.node, condition=conjunction(bound_conditions)
         )
-    here = [one.bind(c) for c in (*conditions, *right.pending)]
-    return LiftedPlan(replace(node, left=one.node, right=right.node, condition=conjunction(here)), (), one.members)
+        return (
+            _coalesce_members(lifter, joined, left_members, right_members)
+            if node.join_type == "full"
+            else LiftedPlan(joined, (), left_members.members)
+        )
+    bound_conditions = [left_members.bind(c) for c in (*conditions, *right.pending)]
+    return LiftedPlan(
+        replace(node, left=left_members.node, right=right.node, condition=conjunction(bound_conditions)),
+        (),
+        left_members.members,
+    )
 
 
 def _lift_inner_join(
     lifter: _PlanLifter, left: LiftedPlan, right: LiftedPlan, conditions: Sequence[Expr]
 ) -> LiftedPlan:
-    now = [c for c in conditions if not has_parameters(c)]
+    immediate = [c for c in conditions if not has_parameters(c)]
     pending = (*left.pending, *right.pending, *(c for c in conditions if has_parameters(c)))
     if left.members is not None and right.members is not None:
-        now += _same_member(MemberPlan(left.node, left.members), MemberPlan(right.node, right.members))
-    joined = nodes.Join("inner", left.node, right.node, conjunction(now))
+        immediate += _same_member(MemberPlan(left.node, left.members), MemberPlan(right.node, right.members))
+    joined = nodes.Join("inner", left.node, right.node, conjunction(immediate))
     return LiftedPlan(joined, pending, left.members if left.members is not None else right.members)
 
 
 def _same_member(left: MemberPlan, right: MemberPlan) -> list[Expr]:
-    """Rows of one member meet rows of the same."""
+    """Return the conditions under which two rows belong to the same member."""
     return [
         Expr("EqualTo", types.BOOLEAN, (column_reference(a), column_reference(right.members[name])), nullable=False)
         for name, a in left.members.items()
@@ -223,56 +233,59 @@ def _same_member(left: MemberPlan, right: MemberPlan) -> list[Expr]:
 
 
 def _coalesce_members(lifter: _PlanLifter, joined: nodes.Join, left: MemberPlan, right: MemberPlan) -> LiftedPlan:
-    """Of a full join either side may say whose the row is."""
+    """Take the member of a full join's row from either side."""
     members = {name: lifter.new_column(c.type, False) for name, c in left.members.items()}
     either = [
         Named(members[name].name, Expr("Coalesce", a.type, tuple(map(column_reference, (a, right.members[name])))))
         for name, a in left.members.items()
     ]
-    kept = [Named(c.name, column_reference(c)) for c in joined.columns]
-    return LiftedPlan(nodes.Project(joined, (*kept, *either)), (), members)
+    carried = [Named(c.name, column_reference(c)) for c in joined.columns]
+    return LiftedPlan(nodes.Project(joined, (*carried, *either)), (), members)
 
 
 def _lift_aggregate(lifter: _PlanLifter, node: nodes.Aggregate) -> LiftedPlan:
     child = lifter.lift(node.child)
-    inside = [
+    inner_exprs = [
         *(k.expr for k in node.keys),
         *(a for c in node.calls for a in (*c.args, *([c.filter] if c.filter else ()))),
     ]
-    if child.is_member_independent and not has_parameters(*inside):
+    if child.is_member_independent and not has_parameters(*inner_exprs):
         return LiftedPlan(replace(node, child=child.node))
-    settled = lifter.join_members(child)
-    keys = tuple(Named(lifter.new_column(c.type, False).name, column_reference(c)) for c in settled.columns)
+    joined = lifter.join_members(child)
+    keys = tuple(Named(lifter.new_column(c.type, False).name, column_reference(c)) for c in joined.columns)
     members = lifter.members_of([k.column for k in keys])
-    calls = tuple(settled.bind_call(c) for c in node.calls)
+    calls = tuple(joined.bind_call(c) for c in node.calls)
     if node.keys:
-        own = tuple(Named(k.name, settled.bind(k.expr)) for k in node.keys)
-        return LiftedPlan(nodes.Aggregate(settled.node, (*keys, *own), calls), (), members)
-    below, calls = _add_seeds(lifter, settled, calls)
+        own_keys = tuple(Named(k.name, joined.bind(k.expr)) for k in node.keys)
+        return LiftedPlan(nodes.Aggregate(joined.node, (*keys, *own_keys), calls), (), members)
+    below, calls = _add_seeds(lifter, joined, calls)
     return LiftedPlan(nodes.Aggregate(below, keys, calls), (), members)
 
 
 def _add_seeds(lifter: _PlanLifter, plan: MemberPlan, calls: tuple[Call, ...]) -> tuple[Node, tuple[Call, ...]]:
-    """A global aggregate has a row over nothing too: each member brings a row of NULLs, which no call counts."""
-    one = lifter.new_column(types.INT)
-    exprs: dict[str, Named] = {n.name: n for n in (*plan.key_exprs, Named(one.name, _ONE))}
-    made: list[Call] = []
-    there = Expr("IsNotNull", types.BOOLEAN, (column_reference(one),), nullable=False)
+    """Add a row of NULLs for each member, which no call counts.
+
+    A global aggregate has a row also over no input, and so has each member of the family.
+    """
+    marker = lifter.new_column(types.INT)
+    exprs: dict[str, Named] = {n.name: n for n in (*plan.key_exprs, Named(marker.name, _ONE))}
+    new_calls: list[Call] = []
+    is_real_row = Expr("IsNotNull", types.BOOLEAN, (column_reference(marker),), nullable=False)
     for call in calls:
         if is_incremental(call):
             argument = call_argument(call) or _ONE
             column = lifter.new_column(argument.type)
             exprs[column.name] = Named(column.name, argument)
-            made.append(replace(call, args=(column_reference(column),), filter=None))
+            new_calls.append(replace(call, args=(column_reference(column),), filter=None))
         else:
-            condition = there if call.filter is None else Expr("And", types.BOOLEAN, (there, call.filter))
-            made.append(replace(call, filter=condition))
+            condition = is_real_row if call.filter is None else Expr("And", types.BOOLEAN, (is_real_row, call.filter))
+            new_calls.append(replace(call, filter=condition))
             used = frozenset().union(*(a.columns() for a in (*call.args, condition)))
-            given = (Named(c.name, column_reference(c)) for c in plan.node.columns if c.name in used)
-            exprs |= {n.name: n for n in given if n.name not in exprs}
+            used_columns = (Named(c.name, column_reference(c)) for c in plan.node.columns if c.name in used)
+            exprs |= {n.name: n for n in used_columns if n.name not in exprs}
     return nodes.MemberSeeds(
         nodes.Project(plan.node, tuple(exprs.values())), lifter.scan_members(), plan.columns
-    ), tuple(made)
+    ), tuple(new_calls)
 
 
 def _lift_union(lifter: _PlanLifter, node: nodes.Union) -> LiftedPlan:
@@ -280,9 +293,9 @@ def _lift_union(lifter: _PlanLifter, node: nodes.Union) -> LiftedPlan:
     if all(child.is_member_independent for child in children):
         return LiftedPlan(replace(node, inputs=tuple(c.node for c in children)))
     inputs = []
-    for child, was in zip(map(lifter.join_members, children), node.inputs, strict=True):
-        own = tuple(Named(c.name, column_reference(c)) for c in was.columns)
-        inputs.append(nodes.Project(child.node, (*child.key_exprs, *own)))
+    for child, original in zip(map(lifter.join_members, children), node.inputs, strict=True):
+        own_columns = tuple(Named(c.name, column_reference(c)) for c in original.columns)
+        inputs.append(nodes.Project(child.node, (*child.key_exprs, *own_columns)))
     output = [lifter.new_column(c.type, False) for c in lifter.table.key_columns]
     return LiftedPlan(nodes.Union(tuple(inputs), (*output, *node.output)), (), lifter.members_of(output))
 
@@ -291,13 +304,13 @@ def _lift_sort(lifter: _PlanLifter, node: nodes.Sort) -> LiftedPlan:
     child = lifter.lift(node.child)
     if child.is_member_independent and not has_parameters(*(o.expr for o in node.order)):
         return LiftedPlan(replace(node, child=child.node))
-    settled = lifter.join_members(child)
-    order = (*(Order(column_reference(c)) for c in settled.columns), *settled.bind_order(node.order))
-    return LiftedPlan(nodes.Sort(settled.node, order), (), settled.members)
+    joined = lifter.join_members(child)
+    order = (*(Order(column_reference(c)) for c in joined.columns), *joined.bind_order(node.order))
+    return LiftedPlan(nodes.Sort(joined.node, order), (), joined.members)
 
 
 def _lift_limit(lifter: _PlanLifter, node: nodes.Limit) -> LiftedPlan:
-    """The first rows of each member: those with the first numbers."""
+    """Rewrite a limit of each member as a window with row numbers and a filter on them."""
     child = lifter.lift(node.child)
     if child.is_member_independent:
         return LiftedPlan(replace(node, child=child.node))
@@ -326,8 +339,8 @@ def _lift_limit(lifter: _PlanLifter, node: nodes.Limit) -> LiftedPlan:
 
 def _lift_window(lifter: _PlanLifter, node: nodes.Window) -> LiftedPlan:
     child = lifter.lift(node.child)
-    inside = [*node.partition, *(o.expr for o in node.order), *(a for c in node.calls for a in c.args)]
-    if child.is_member_independent and not has_parameters(*inside):
+    inner_exprs = [*node.partition, *(o.expr for o in node.order), *(a for c in node.calls for a in c.args)]
+    if child.is_member_independent and not has_parameters(*inner_exprs):
         return LiftedPlan(replace(node, child=child.node))
     below = lifter.join_members(child)
     partition = (*map(column_reference, below.columns), *(below.bind(p) for p in node.partition))
@@ -350,9 +363,9 @@ def _lift_generate(lifter: _PlanLifter, node: nodes.Generate) -> LiftedPlan:
     if child.is_member_independent and not has_parameters(node.generator):
         return LiftedPlan(replace(node, child=child.node))
     below = lifter.join_members(child)
-    kept = (*node.child_columns, *below.columns)
+    carried = (*node.child_columns, *below.columns)
     return LiftedPlan(
-        replace(node, child=below.node, generator=below.bind(node.generator), child_columns=kept), (), below.members
+        replace(node, child=below.node, generator=below.bind(node.generator), child_columns=carried), (), below.members
     )
 
 

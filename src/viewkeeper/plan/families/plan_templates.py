@@ -1,14 +1,14 @@
-"""Queries that differ in constants have one plan: the second text needs Catalyst to check that, the third needs none.
+"""Plan templates: derive the plan of a query from the plans of queries that differ only in constants.
 
     first    text ──▶ Catalyst ──▶ plan           an example: its template, its constants, its plan
-    second   other constants ──▶ Catalyst         every literal of the plan is one of the constants in both, or the same
-    third    other constants                      put into the plan of the example
+    second   other constants ──▶ Catalyst         confirms that each literal of the plan is a constant, or is fixed
+    third    other constants                      are put into the plan of the example, without Catalyst
 
-What a literal of the plan comes from is not guessed but kept open: all constants that give its value in every example
-are candidates, and where those give different values for a new text, the text goes the long way, which rules some out.
-A constant that was the same in all examples is not known to matter, and stays as it is. `constants` says which ones
-may be others at all, and in what they must be alike (digits, range, order); texts that are not alike have examples of
-their own. Views of the catalog are examples too, so a new process need not ask Catalyst again.
+The origin of a literal in the plan is not guessed: all constants that give its value in every example remain
+candidates. If the candidates give different values for a new text, Catalyst plans it, and the new example excludes some
+of them. A constant that was equal in all examples is not known to affect the plan, so its value must match.
+`text_templates` defines which constants may vary, and in what they must agree (digits, range, order); texts that do not
+agree have separate examples. Views of the catalog serve as examples, too, so a new process need not ask Catalyst again.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ from viewkeeper.plan.logical.nodes import Query
 
 _MAX_TEMPLATES = 1000
 _MAX_SCANNED_VIEWS = 500
-"""Views of a catalog, the newest, among which examples are looked for."""
+"""Number of a catalog's newest views in which examples are searched."""
 
 
 @dataclass
 class _PlanTemplate:
-    """Of one template: the plan of its first example, and what the others have shown."""
+    """For one text template: the plan of its first example, and what further examples have shown."""
 
     plan: Any
-    """As JSON, with a place number instead of each literal's value."""
+    """As JSON, with the values of literals left out."""
     values: list[Any]
     types: list[str]
     candidates: list[frozenset[int]]
     first_constants: tuple[Constant, ...]
     tables: tuple[Table, ...]
     variable_constants: frozenset[int] = frozenset()
-    """The constants that were others in another example."""
+    """Indexes of the constants that differed in another example."""
     is_contradictory: bool = False
     family_templates: dict[tuple[str, ...], _ParameterLiterals | None] = field(default_factory=dict)
-    """By key: as the plan of members of a family, and which literals stand open in it."""
+    """By key: the query as a family member, and which literals are its parameters; None if it must stay separate."""
 
 
 @dataclass(frozen=True)
 class _ParameterLiterals:
-    """`open_`: for each parameter the literal that it is, of the plan's; `fixed`: what the others are."""
+    """`parameters`: by parameter, the index of its literal in the plan; `fixed_values`: index and value of the
+    others."""
 
     template: QueryTemplate
     parameters: tuple[int, ...]
@@ -62,61 +63,70 @@ class _ParameterLiterals:
 
 @dataclass
 class TemplateCache:
-    """What is known of the queries of one database, in this process."""
+    """The plan templates of one database, in this process."""
 
     _templates: OrderedDict[Any, _PlanTemplate] = field(default_factory=OrderedDict)
     _learned_views: set[int] = field(default_factory=set)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def find(self, text: str, catalog: Catalog) -> Query | None:
-        """The plan of a query, if it follows from others; None: ask Catalyst, and let this learn from the answer."""
-        found = self._match(text, catalog)
-        return None if found is None else _query_from_json(found[0].plan, found[1])
+        """Return the plan of a query if it follows from examples.
+
+        If None, ask Catalyst and call `learn` with the answer.
+        """
+        match = self._match(text, catalog)
+        return None if match is None else _query_from_json(match[0].plan, match[1])
 
     def find_member(self, text: str, catalog: Catalog, key: tuple[str, ...]) -> QueryTemplate | None:
-        """A query as a member of a family, if it follows from others and is one. No plan is made for it."""
-        found = self._match(text, catalog)
-        if found is None:
+        """Return a query as a family member if this follows from examples, without building its plan; else None."""
+        match = self._match(text, catalog)
+        if match is None:
             return None
-        known, values = found
-        if key not in known.family_templates:
-            known.family_templates[key] = _find_parameters(known, values, key)
-        places = known.family_templates[key]
-        if places is None or any(values[i] != value for i, value in places.fixed_values):
-            return make_query_template(_query_from_json(known.plan, values), key) if places is not None else None
-        return places.template.with_values([values[i] for i in places.parameters])
+        plan_template, values = match
+        if key not in plan_template.family_templates:
+            plan_template.family_templates[key] = _find_parameters(plan_template, values, key)
+        literals = plan_template.family_templates[key]
+        if literals is None or any(values[i] != value for i, value in literals.fixed_values):
+            return (
+                make_query_template(_query_from_json(plan_template.plan, values), key) if literals is not None else None
+            )
+        return literals.template.with_values([values[i] for i in literals.parameters])
 
     def _match(self, text: str, catalog: Catalog) -> tuple[_PlanTemplate, list[Any]] | None:
-        """What is known of a query's template, and the literals of its plan."""
+        """Return the plan template of a query and the values of the plan's literals, else None."""
         template = extract_template(text)
         if template is None:
             return None
         tables = _named_tables(template, catalog)
         with self._lock:
-            known = self._templates.get(template.key)
-            if known is None or known.tables != tables:
+            plan_template = self._templates.get(template.key)
+            if plan_template is None or plan_template.tables != tables:
                 self._learn_from_catalog(catalog)
-                known = self._templates.get(template.key)
-            if known is None or known.is_contradictory or known.tables != tables:
+                plan_template = self._templates.get(template.key)
+            if plan_template is None or plan_template.is_contradictory or plan_template.tables != tables:
                 return None
             self._templates.move_to_end(template.key)
-            values = _literal_values(known, template.constants)
-        return None if values is None else (known, values)
+            values = _literal_values(plan_template, template.constants)
+        return None if values is None else (plan_template, values)
 
     def learn(self, text: str, catalog: Catalog, query: Query) -> None:
-        """What Catalyst made of a text."""
+        """Record Catalyst's plan of a text as an example."""
         template = extract_template(text)
         if template is not None:
             with self._lock:
                 self._add_example(template, _named_tables(template, catalog), _query_to_json(query))
 
     def _learn_from_catalog(self, catalog: Catalog) -> None:
-        """Views that are there are examples: of texts whose names mean one thing, whatever columns came since."""
+        """Use existing views as examples.
+
+        The names in their texts must be unambiguous, whatever columns were added since.
+        """
         for view in _newest_views(catalog, _MAX_SCANNED_VIEWS):
             if view.table.id in self._learned_views:
                 continue
             self._learned_views.add(view.table.id)
-            template = None if view.text_names else extract_template(view.query)  # what they mean now is another query
+            # with `text_names` the text's names have another meaning today
+            template = None if view.text_names else extract_template(view.query)
             if template is None:
                 continue
             tables = _named_tables(template, catalog)
@@ -127,30 +137,32 @@ class TemplateCache:
     def _add_example(self, template: TextTemplate, tables: tuple[Table, ...], plan: Any) -> None:
         values: list[Any] = []
         types: list[str] = []
-        blank = _blank_literals(plan, values, types)
-        known = self._templates.get(template.key)
-        if known is None or known.tables != tables:
+        blanked = _blank_literals(plan, values, types)
+        existing = self._templates.get(template.key)
+        if existing is None or existing.tables != tables:
             candidates = [_candidate_constants(template.constants, t, v) for t, v in zip(types, values, strict=True)]
-            self._templates[template.key] = _PlanTemplate(blank, values, types, candidates, template.constants, tables)
+            self._templates[template.key] = _PlanTemplate(
+                blanked, values, types, candidates, template.constants, tables
+            )
             if len(self._templates) > _MAX_TEMPLATES:
                 self._templates.popitem(last=False)
             return
-        if known.plan != blank or known.types != types:
-            known.is_contradictory = True
+        if existing.plan != blanked or existing.types != types:
+            existing.is_contradictory = True
             return
-        for place, (type_, value) in enumerate(zip(types, values, strict=True)):
-            left = known.candidates[place] & _candidate_constants(template.constants, type_, value)
-            if not left and value != known.values[place]:
-                known.is_contradictory = True
+        for index, (type_, value) in enumerate(zip(types, values, strict=True)):
+            remaining = existing.candidates[index] & _candidate_constants(template.constants, type_, value)
+            if not remaining and value != existing.values[index]:
+                existing.is_contradictory = True
                 return
-            known.candidates[place] = left
-        known.variable_constants |= _changed_constants(known, template.constants)
+            existing.candidates[index] = remaining
+        existing.variable_constants |= _changed_constants(existing, template.constants)
 
 
 def _find_parameters(
     plan_template: _PlanTemplate, values: list[Any], key: tuple[str, ...]
 ) -> _ParameterLiterals | None:
-    """Which literals of a plan stand open: found by giving each its own number for a value."""
+    """Find which literals of a plan are parameters: plan it with the index of each literal as its value."""
     sample = make_query_template(_query_from_json(plan_template.plan, values), key)
     texts = [_is_text(t) for t in plan_template.types]
     numbered = make_query_template(
@@ -158,37 +170,37 @@ def _find_parameters(
     )
     if sample is None or numbered is None or len(sample.values) != len(numbered.values):
         return None
-    open_ = tuple(int(v) for v in numbered.values)
-    fixed = tuple((i, v) for i, v in enumerate(values) if i not in open_)
-    return _ParameterLiterals(sample, open_, fixed)
+    parameters = tuple(int(v) for v in numbered.values)
+    fixed_values = tuple((i, v) for i, v in enumerate(values) if i not in parameters)
+    return _ParameterLiterals(sample, parameters, fixed_values)
 
 
 def _is_text(name: str) -> bool:
-    """Whether literals of a type are kept as text."""
+    """Whether literals of a type are stored as text."""
     type_ = parse_type(name)
     return type_ in (STRING, BINARY) or is_float(type_) or bool(decimal_digits(type_))
 
 
 def _literal_values(plan_template: _PlanTemplate, constants: tuple[Constant, ...]) -> list[Any] | None:
-    """The literals of the plan for these constants, if all is shown that it takes."""
-    other = _changed_constants(plan_template, constants)
-    matters = frozenset[int]().union(*plan_template.candidates)
-    if not other <= plan_template.variable_constants & matters:
+    """Return the literals of the plan for these constants; None if the examples do not determine them."""
+    changed = _changed_constants(plan_template, constants)
+    relevant = frozenset[int]().union(*plan_template.candidates)
+    if not changed <= plan_template.variable_constants & relevant:
         return None
-    found: list[Any] = []
+    literals: list[Any] = []
     for type_, value, candidates in zip(
         plan_template.types, plan_template.values, plan_template.candidates, strict=True
     ):
-        given = [constants[i].as_literal(parse_type(type_)) for i in candidates]
-        if any(g is None or g != given[0] for g in given):
+        candidate_values = [constants[i].as_literal(parse_type(type_)) for i in candidates]
+        if any(g is None or g != candidate_values[0] for g in candidate_values):
             return None
-        found.append(given[0] if given else value)
-    return found
+        literals.append(candidate_values[0] if candidate_values else value)
+    return literals
 
 
 def _changed_constants(plan_template: _PlanTemplate, constants: tuple[Constant, ...]) -> frozenset[int]:
     pairs = enumerate(zip(plan_template.first_constants, constants, strict=True))
-    return frozenset(i for i, (first, now) in pairs if first.value != now.value)
+    return frozenset(i for i, (first, constant) in pairs if first.value != constant.value)
 
 
 def _candidate_constants(constants: tuple[Constant, ...], type_: str, value: Any) -> frozenset[int]:
@@ -198,7 +210,7 @@ def _candidate_constants(constants: tuple[Constant, ...], type_: str, value: Any
 
 
 def _named_tables(template: TextTemplate, catalog: Catalog) -> tuple[Table, ...]:
-    """The tables and views that the text may name, by their names."""
+    """Return the tables and views that the text may name, in the order of their names."""
     found = (catalog.find(word) for word in sorted(template.words))
     return tuple(f.table if isinstance(f, View) else f for f in found if f is not None)
 

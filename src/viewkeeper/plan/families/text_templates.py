@@ -1,19 +1,19 @@
-"""Constants in the text of a query: which may be others without the plan becoming another, and what they mean.
+"""Text templates: find the constants in a query's text that may vary without changing the shape of the plan.
 
     … WHERE day >= DATE '1994-01-01' AND day < DATE '1994-01-01' + INTERVAL 1 YEAR AND disc BETWEEN 0.06 - 0.01 AND 0.07
     … WHERE day >=       ?0          AND day <            ?1                       AND disc BETWEEN     ?2      AND  ?3
 
 A **constant** is what a plain column (or, after HAVING, an aggregate) is compared with: a number, a text, a date, two
-numbers added or a date moved by an interval. It is left blank in the **template**, together with its *class*: what
-Catalyst looks at when it types, casts and folds (digits, range, sign), and how the constants of the query are ordered
-among each other. Every other literal stays in the template as it is written.
+numbers added or a date shifted by an interval. In the **template** it is blank. The template's key also holds the
+constant's *class*, which is what Catalyst looks at when it types, casts and folds (digits, range, sign), and the
+relative order of the query's constants. Every other literal stays in the template as it is written.
 
-Catalyst's plan may hang on a constant's value in ways that no class covers, so in these queries nothing is left blank:
+Catalyst's plan may depend on a constant's value in ways that no class covers. No template is made for queries with:
 
-    more than one block, CASE and its like,     a comparison may be folded away, or an outer join become an inner one
+    more than one block, CASE and similar,      a comparison may be folded away, or an outer join become an inner one
     outer joins
-    an equality on a column that occurs again   the value is put in place of the column everywhere
-    SELECT *, open names                        the text does not say what is read
+    an equality on a column that occurs again   the value is substituted for the column everywhere
+    SELECT *, parameter markers                 the text does not determine what is read
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CONDITION_STARTS = frozenset({"where", "and", "or", "on", "not"})
 _MONTHS_BY_UNIT = {"year": 12, "years": 12, "month": 1, "months": 1}
 _DAYS_BY_UNIT = {"day": 1, "days": 1}
 _COMPARISONS = ("=", "<", ">", "<=", ">=", "<>", "!=", "between", "in")
-_MAX_LISTED = 10  # beyond, Catalyst makes a set of them
+_MAX_LISTED = 10  # for longer lists Catalyst builds a set
 _INTEGER = re.compile(r"\d{1,19}")
 _DECIMAL = re.compile(r"\d+\.\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -59,13 +59,14 @@ _MICROSECONDS_PER_DAY = 86_400_000_000
 
 @dataclass(frozen=True)
 class Constant:
-    """What is left blank: its value (a number, a text, or a date), and what Catalyst sees in it beside that."""
+    """A blank constant: its value (a number, a text, or a date), and its class."""
 
     value: Decimal | str | date
     kind: tuple[Any, ...]
 
     def as_literal(self, type_: Type) -> Any:
-        """The value of a literal of this type, as `Expr` has it; None if it is not exactly that."""
+        """Return the value of a literal of this type, in the form of `Expr`; None if it is not exactly
+        representable."""
         value = self.value
         if isinstance(value, str) and type_.family in (Family.DATE, Family.TIME):
             value = _parse_date(value) or value
@@ -88,7 +89,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class TextTemplate:
-    """A text with its constants left blank. Texts with an equal `key` differ in nothing else."""
+    """A text with blank constants. Texts with an equal `key` differ only in these constants."""
 
     key: tuple[Any, ...]
     constants: tuple[Constant, ...]
@@ -98,17 +99,22 @@ class TextTemplate:
 
 @lru_cache(maxsize=1024)
 def extract_template(text: str) -> TextTemplate | None:
-    """The template of a query; None if none of its constants may be others. Of many views some are equal."""
-    found = list(lex(text))
-    words = [t.value.lower() for t in found if t.kind in ("word", "name")]
-    if not _is_plain(found, words):
+    """Return the template of a query; None if none of its constants may vary.
+
+    Cached, because some of many views have equal texts.
+    """
+    tokens = list(lex(text))
+    words = [t.value.lower() for t in tokens if t.kind in ("word", "name")]
+    if not _is_plain(tokens, words):
         return None
-    reader = _ConstantReader(text, found, Counter(words))
+    reader = _ConstantReader(text, tokens, Counter(words))
     reader.read()
     if not reader.constants or reader.has_propagated_constant:
         return None
-    made = tuple(reader.constants)
-    return TextTemplate((*reader.parts, *(c.kind for c in made), _relative_order(made)), made, frozenset(words))
+    constants = tuple(reader.constants)
+    return TextTemplate(
+        (*reader.parts, *(c.kind for c in constants), _relative_order(constants)), constants, frozenset(words)
+    )
 
 
 def _is_plain(text_tokens: Sequence[SqlToken], words: Sequence[str]) -> bool:
@@ -119,13 +125,13 @@ def _is_plain(text_tokens: Sequence[SqlToken], words: Sequence[str]) -> bool:
 
 
 class _ConstantReader:
-    """Goes through the tokens once, leaving blank what is compared with a column."""
+    """Scans the tokens once and blanks constants that are compared with a column."""
 
     def __init__(self, text: str, text_tokens: Sequence[SqlToken], word_counts: Counter[str]) -> None:
         self.parts: list[str] = []
         self.constants: list[Constant] = []
         self.has_propagated_constant = False
-        """Whether a column that occurs again equals a constant."""
+        """Whether a column that occurs again is compared for equality with a constant."""
         self._text, self._tokens, self._word_counts = text, text_tokens, word_counts
         self._words = [t.value.lower() if t.kind == "word" else "" for t in text_tokens]
         self._signs = [t.value if t.kind == "sign" else "" for t in text_tokens]
@@ -142,7 +148,8 @@ class _ConstantReader:
             at = after
 
     def _read_comparison(self, index: int) -> int | None:
-        """A comparison whose operator is here: its constants are left blank, and what is behind it is next."""
+        """Read the comparison with the operator at `index`, blank its constants, and return the next index,
+        else None."""
         operator, after = self._read_operator(index)
         if not operator:
             return None
@@ -167,7 +174,7 @@ class _ConstantReader:
         return self._blank_out([operator, value[0]], value[1])
 
     def _read_in_list(self, column: str | None, index: int) -> int | None:
-        """(a, b, …)"""
+        """Read (a, b, …), the list of an IN."""
         items: list[str | Constant] = ["in", "("]
         if self._sign_at(index) != "(":
             return None
@@ -189,7 +196,10 @@ class _ConstantReader:
         return self._blank_out([*items, ")"], index + 1)
 
     def _check_equality(self, column: str | None, index: int, operand_index: int) -> None:
-        """An equality of two columns says nothing of a value; of a column, it does wherever that occurs."""
+        """Note an equality with a value: Catalyst may propagate it to other uses of the column.
+
+        Two columns have no value.
+        """
         end = operand_index + 2 if self._sign_at(operand_index + 1) == "." else operand_index
         is_column = self._kind_at(index - 1) in ("word", "name")
         if self._in_having or not (is_column and self._name_at(end) is not None and self._is_end(end + 1)):
@@ -206,7 +216,7 @@ class _ConstantReader:
         return next_index
 
     def _read_operator(self, index: int) -> tuple[str, int]:
-        """A comparison that begins here, and where its other side begins."""
+        """Return the comparison operator at `index`, or "" if there is none, and the index of its right side."""
         if self._word_at(index) in ("between", "in"):
             return self._word_at(index), index + 1
         if not self._sign_at(index) or self._sign_at(index - 1) in ("<", ">", "=", "!"):
@@ -217,7 +227,7 @@ class _ConstantReader:
         return signs, index + len(signs)
 
     def _read_operand(self, index: int) -> str | None:
-        """The column before an operator, or "" for an aggregate of HAVING; None if it is something else."""
+        """Return the column before an operator, or "" for an aggregate in HAVING; None if it is anything else."""
         index -= 1
         if index > 0 and self._word_at(index) == "not":
             index -= 1
@@ -255,19 +265,19 @@ class _ConstantReader:
         )
 
     def _name_at(self, index: int) -> str | None:
-        found = self._tokens[index] if 0 <= index < len(self._tokens) else None
-        return found.value.lower() if found is not None and found.kind in ("word", "name") else None
+        token = self._tokens[index] if 0 <= index < len(self._tokens) else None
+        return token.value.lower() if token is not None and token.kind in ("word", "name") else None
 
     def _read_constant(self, index: int) -> tuple[Constant, int] | None:
-        """The constant that begins here, and where it ends."""
-        if self._sign_at(index) == "-" and (found := self._read_number(index + 1)) is not None:
-            return Constant(-found[0], ("-", *found[1])), index + 2
-        if (one := self._read_number(index)) is not None:
-            sign, other = self._sign_at(index + 1), self._read_number(index + 2)
-            if sign in ("+", "-") and other is not None and one[1][0] == other[1][0]:
-                value = one[0] + other[0] if sign == "+" else one[0] - other[0]
-                return Constant(value, (one[1], sign, other[1], (value > 0) - (value < 0))), index + 3
-            return Constant(*one), index + 1
+        """Return the constant at `index` and the index after it, else None."""
+        if self._sign_at(index) == "-" and (number := self._read_number(index + 1)) is not None:
+            return Constant(-number[0], ("-", *number[1])), index + 2
+        if (first := self._read_number(index)) is not None:
+            sign, second = self._sign_at(index + 1), self._read_number(index + 2)
+            if sign in ("+", "-") and second is not None and first[1][0] == second[1][0]:
+                value = first[0] + second[0] if sign == "+" else first[0] - second[0]
+                return Constant(value, (first[1], sign, second[1], (value > 0) - (value < 0))), index + 3
+            return Constant(*first), index + 1
         if self._word_at(index) == "date" and self._kind_at(index + 1) == "text":
             day = _parse_date(self._tokens[index + 1].value)
             return None if day is None else self._read_shifted_date(day, index + 2)
@@ -277,21 +287,21 @@ class _ConstantReader:
         return None
 
     def _read_number(self, index: int) -> tuple[Decimal, tuple[Any, ...]] | None:
-        """A number without a sign, and what Catalyst sees in it."""
-        written = self._text_at(index) if self._kind_at(index) == "number" else ""
-        if _INTEGER.fullmatch(written) and int(written) < 2**63:
-            value = int(written)
+        """Return an unsigned number and its class, else None."""
+        text = self._text_at(index) if self._kind_at(index) == "number" else ""
+        if _INTEGER.fullmatch(text) and int(text) < 2**63:
+            value = int(text)
             return Decimal(value), ("integer", len(str(value)), _integer_bits(value), value == 0)
-        if _DECIMAL.fullmatch(written):
-            exact = Decimal(written)
+        if _DECIMAL.fullmatch(text):
+            exact = Decimal(text)
             _, digits, exponent = exact.as_tuple()
             scale = -int(exponent)
-            whole = exact == exact.to_integral_value()
-            return exact, ("decimal", max(len(digits), scale), scale, whole, exact == 0)
+            is_whole = exact == exact.to_integral_value()
+            return exact, ("decimal", max(len(digits), scale), scale, is_whole, exact == 0)
         return None
 
     def _read_shifted_date(self, day: date, index: int) -> tuple[Constant, int] | None:
-        """A date, and the interval that is added to it or taken from it, if one is."""
+        """Return a date, shifted by the interval that follows it, if any."""
         sign = self._sign_at(index)
         if sign not in ("+", "-") or self._word_at(index + 1) != "interval":
             return Constant(day, ("date",)), index
@@ -324,7 +334,8 @@ class _ConstantReader:
 
 
 def _integer_bits(value: int) -> int:
-    """The narrowest integer type that holds it: a wider column's comparison may be folded by it."""
+    """Return the bits of the narrowest integer type for the value; Catalyst may fold a wider column's
+    comparison by it."""
     return next(bits for bits in (8, 16, 32, 64) if value < 2 ** (bits - 1))
 
 
@@ -336,7 +347,7 @@ def _parse_date(text: str) -> date | None:
 
 
 def _add_months(day: date, months: int) -> date | None:
-    """As Java moves it: the last day of the month, where that has not so many."""
+    """Add months as Java does: the day becomes the last of the month if the month is too short."""
     year, month = divmod(12 * day.year + day.month - 1 + months, 12)
     if not 1 <= year <= 9999:
         return None
@@ -354,7 +365,7 @@ def _add_days(day: date, days: int) -> date | None:
 
 
 def _relative_order(constants: Sequence[Constant]) -> tuple[tuple[int, int], ...]:
-    """How the constants are ordered among their like: two that meet are compared the same way."""
+    """Return the rank of each constant among those of its group: comparisons between them then have the same result."""
     groups: dict[int, list[Any]] = {0: [], 1: [], 2: []}
     placed: list[tuple[int, Any]] = []
     for constant in constants:

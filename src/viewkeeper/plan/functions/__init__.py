@@ -1,8 +1,7 @@
-"""Aggregate and window functions, for what is recomputed from a slice.
+"""Aggregate and window functions that are recomputed from the rows of a key, as DuckDB SQL.
 
-    table.py      the list: Spark SQL's name, Catalyst's class, how it is written
-    writing.py    aggregates as DuckDB SQL
-    windows.py    ranks, shifts and frames as DuckDB SQL
+    table.py              the list: Spark SQL's name, Catalyst's class, example forms, the writer
+    duckdb_aggregates.py  writers of DuckDB text for aggregates, ranks, shifts and frames
 
 Each call becomes DuckDB text over rendered arguments; the result is cast to Spark's type.
 """
@@ -41,33 +40,33 @@ _FUNCTIONS_BY_OP = {f.op: f for f in reversed((*AGGREGATES, *WINDOW_FUNCTIONS))}
 
 
 def function_name(call: Call) -> str:
-    """The function as a user writes it."""
-    found = _FUNCTIONS_BY_OP.get(call.function)
-    return found.name if found else call.function
+    """Return the function's name in SQL."""
+    function = _FUNCTIONS_BY_OP.get(call.function)
+    return function.name if function else call.function
 
 
 def unsupported_function(name: str) -> Unsupported:
-    """The refusal of a function that is in neither list, by Spark SQL's name."""
-    why = REFUSAL_REASONS.get(name, "")
-    known = dict.fromkeys(f.name for f in (*AGGREGATES, *WINDOW_FUNCTIONS))
+    """Return the error that refuses a function which is in neither list, by Spark SQL's name."""
+    reason = REFUSAL_REASONS.get(name, "")
+    names = dict.fromkeys(f.name for f in (*AGGREGATES, *WINDOW_FUNCTIONS))
     return Unsupported(
-        f"The function {name} is not supported in a materialized view{why and ': ' + why}.",
-        hint=f"Supported: {', '.join(sorted(known))}.",
+        f"The function {name} is not supported in a materialized view{reason and ': ' + reason}.",
+        hint=f"Supported: {', '.join(sorted(names))}.",
     )
 
 
 def is_known_function(op: str) -> bool:
-    """Whether a Catalyst class is one of the functions here."""
+    """Whether a Catalyst class is one of the functions in the lists."""
     return op in _FUNCTIONS_BY_OP
 
 
 def aggregate_sql(call: Call) -> str:
-    """The aggregate as DuckDB text of the call's type."""
+    """Return the aggregate as DuckDB text of the call's type."""
     return _call_sql(call, _AGGREGATES_BY_OP.get(call.function), "")
 
 
 def window_sql(call: Call, over: str) -> str:
-    """The call over a window, as DuckDB text of the call's type; `over` is the OVER clause."""
+    """Return the call over a window, as DuckDB text of the call's type; `over` is the OVER clause."""
     function = _FUNCTIONS_BY_OP.get(call.function)
     if function is not None and not function.allows_over:
         raise Unsupported(
@@ -80,14 +79,15 @@ def window_sql(call: Call, over: str) -> str:
 
 
 def is_ordered_sum(call: Call) -> bool:
-    """Whether Spark's result over a window depends on the order in which rows are added: a sum that is a DOUBLE."""
+    """Whether the result over a window depends on the order in which rows are added: a sum or average that is a
+    DOUBLE."""
     if call.function not in ("Sum", "Average") or call.type != types.DOUBLE:
         return False
-    return types.is_float(call.args[0].type) or call.args[0].type == types.BIGINT  # a smaller integer's sums are exact
+    return types.is_float(call.args[0].type) or call.args[0].type == types.BIGINT  # sums of smaller integers are exact
 
 
 def summand(call: Call) -> str:
-    """What such a sum adds for one row."""
+    """Return the text of the value that an ordered sum adds for one row."""
     (argument,) = _render_arguments(call)
     return f"CAST({argument} AS DOUBLE)"
 
@@ -99,14 +99,16 @@ def _call_sql(call: Call, function: Function | None, clause: str) -> str:
 
 
 def _render_arguments(call: Call) -> Sequence[str]:
-    """The rendered arguments, NULL where the FILTER does not hold: such a row counts for no aggregate. Constants (a
-    percentage, a delimiter) stay constants."""
+    """Return the rendered arguments, NULL where the FILTER does not hold: no aggregate counts such a row.
+
+    Constants (a percentage, a delimiter) stay constants.
+    """
     if call.filter is None:
         return [render(a) for a in call.args]
     args = call.args or (Expr("literal", types.INT, value=1, nullable=False),)
     condition = render(call.filter)
     constant = [i > 0 and a.op == "literal" for i, a in enumerate(args)]
     return [
-        render(a) if fixed else f"CASE WHEN {condition} THEN {render(a)} END"
-        for a, fixed in zip(args, constant, strict=True)
+        render(a) if is_constant else f"CASE WHEN {condition} THEN {render(a)} END"
+        for a, is_constant in zip(args, constant, strict=True)
     ]

@@ -1,8 +1,9 @@
-"""The aggregate and window functions that a view may use: the one list of them.
+"""The aggregate and window functions that a view may use.
 
-A row has Spark SQL's name, Catalyst's class after optimisation (several names may come out as one: `bool_and` is a
-Min), how it is written, and its writer. Refusals, the reference page and the tests against Spark are made from it: in
-a form, `{number}` and its like stand for an argument of each type of that family (`FAMILIES`).
+Each entry has Spark SQL's name, Catalyst's class after optimisation (several names may share one: `bool_and` is a Min),
+its forms in SQL, and the writer of its DuckDB text. Refusals, the reference page and the tests against Spark are
+generated from the list: in a form, `{number}` and the like stand for an argument of each type of that group
+(`ARGUMENT_TYPES`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ ARGUMENT_TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Function:
-    """One function. `ranks`: it needs OVER; not `over`: it has none. `note` is what a user should know."""
+    """One function.
+
+    `needs_over`: it is only valid with OVER; `allows_over`: it may have OVER; `note`: text for the user.
+    """
 
     name: str
     op: str
@@ -204,4 +208,4 @@ REFUSAL_REASONS: Mapping[str, str] = {
     "last": "it depends on the order of rows; use max_by",
     "any_value": "it depends on the order of rows; use min or max",
 }
-"""Why some of the others are refused, by Spark SQL's name."""
+"""Reasons for refusing some of the other functions, by Spark SQL's name."""

@@ -1,8 +1,8 @@
-"""The logical plan: what Catalyst's optimised plan says, in our own small frozen nodes.
+"""The nodes of the logical plan, read from Catalyst's optimised plan.
 
-Every column of a plan has a name that is unique in the whole plan (`c0`, `c1`, …, given in the order of first
-appearance), so an expression needs no scope. Types are Spark's names. The same values go to JSON and back, so a plan
-is stored with its view and runs without Spark.
+Every column of a plan has a name that is unique in the whole plan (`c0`, `c1`, … in the order of first appearance), so
+an expression needs no scope. Types are Spark's. Nodes are converted to JSON and back, so a plan is stored with its view
+and compiled without Spark.
 
     Scan ─ Filter ─ Project ─ Join ─ Aggregate ─ Union ─ Sort ─ Limit ─ Window ─ Expand ─ Generate
 """
@@ -54,7 +54,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Node:
-    """Base of all plan nodes. `columns` is what the node gives, in order."""
+    """Base class of all plan nodes. `columns` are the output columns, in order."""
 
     kind: ClassVar[str]
 
@@ -64,14 +64,14 @@ class Node:
 
     @property
     def children(self) -> tuple[Node, ...]:
-        found: list[Node] = []
+        children: list[Node] = []
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Node):
-                found.append(value)
+                children.append(value)
             elif isinstance(value, tuple):
-                found.extend(v for v in value if isinstance(v, Node))
-        return tuple(found)
+                children.extend(v for v in value if isinstance(v, Node))
+        return tuple(children)
 
     def walk(self) -> Iterator[Node]:
         yield self
@@ -116,7 +116,8 @@ class Project(Node):
 
 @dataclass(frozen=True)
 class Join(Node):
-    """`how`: inner, left, right, full, semi, anti, existence (then `exists` names the boolean column)."""
+    """`join_type`: inner, left, right, full, semi, anti, existence (then `existence_column` names the boolean
+    column)."""
 
     join_type: str
     left: Node
@@ -143,9 +144,9 @@ class Join(Node):
 
 @dataclass(frozen=True)
 class Aggregate(Node):
-    """GROUP BY `keys` (plain named expressions) with `calls`; no keys: one row, also over nothing.
+    """GROUP BY `keys` (plain named expressions) with `calls`; without keys there is one row, even over no input.
 
-    Arithmetic on top of calls is a Project above; DISTINCT is an Aggregate without calls.
+    Arithmetic over calls is a Project above; DISTINCT is an Aggregate without calls.
     """
 
     child: Node
@@ -173,7 +174,10 @@ class Union(Node):
 
 @dataclass(frozen=True)
 class Consolidation(Node):
-    """The same rows; a change that leaves a row as it was is not passed on. Made by rules, never read from Catalyst."""
+    """The child's rows; an update that leaves a row unchanged is not passed on.
+
+    Added by rules, never read from Catalyst.
+    """
 
     child: Node
     kind: ClassVar[str] = "steady"
@@ -185,7 +189,7 @@ class Consolidation(Node):
 
 @dataclass(frozen=True)
 class MemberJoin(Node):
-    """Each row of its child with every member of a family that wants it. Made by `families.lifting`."""
+    """Each row of the child joined with every family member whose condition it satisfies. Added by `families.lift`."""
 
     child: Node
     parameters: Scan
@@ -199,7 +203,7 @@ class MemberJoin(Node):
 
 @dataclass(frozen=True)
 class MemberSeeds(Node):
-    """The child's rows, of members, and for each member one row with NULLs beside its own `members` columns."""
+    """The child's rows, which belong to members, and one row for each member with NULLs beside its `member_columns`."""
 
     child: Node
     parameters: Scan
@@ -225,7 +229,7 @@ class Sort(Node):
 
 @dataclass(frozen=True)
 class Limit(Node):
-    """The first `count` rows after `offset` of its child, which is a Sort or an unordered plan."""
+    """The first `count` rows after `offset` of the child, which is a Sort or an unordered plan."""
 
     child: Node
     count: int | None
@@ -268,7 +272,7 @@ class Expand(Node):
 
 @dataclass(frozen=True)
 class Generate(Node):
-    """`explode` and its kin: for each row the elements of `generator`; `outer` keeps rows without any."""
+    """`explode` and similar: for each row the elements of `generator`; `outer` keeps rows without elements."""
 
     child: Node
     generator: Expr
@@ -284,7 +288,7 @@ class Generate(Node):
 
 @dataclass(frozen=True)
 class Query:
-    """A whole query: its plan, and for each output column the plan column and the name the user sees."""
+    """A whole query: its plan, and for each output column the plan column and the user-visible name."""
 
     root: Node
     output: tuple[tuple[str, Column], ...]
@@ -309,10 +313,12 @@ _NODE_BY_KIND = {c.kind: c for c in _NODE_CLASSES}
 
 
 def node_to_json(node: Node) -> dict[str, Any]:
+    """Return a node as JSON: its kind and its fields."""
     return {"kind": node.kind, **{f.name: _to_json(getattr(node, f.name)) for f in fields(node)}}
 
 
 def node_from_json(data: Mapping[str, Any]) -> Node:
+    """Return the node that `node_to_json` has written."""
     cls = _NODE_BY_KIND[data["kind"]]
     return cls(**{f.name: _from_json(data[f.name]) for f in fields(cls)})
 
@@ -336,7 +342,7 @@ def _call(name: str, function: str, args: tuple[Expr, ...], type_: str, *rest: A
 
 
 _VALUE_READERS: Mapping[str, Callable[..., Any]] = {
-    "column": lambda *said: column_from_json(said),
+    "column": lambda *parts: column_from_json(parts),
     "named": Named,
     "call": _call,
     "order": Order,

@@ -1,4 +1,4 @@
-"""A plan as text, for people and for golden tests: one line a node, indented, expressions as one would write them.
+"""Plans as text, for EXPLAIN and for golden tests: one line per node, indented, with expressions in SQL-like notation.
 
     limit 10
       sort c8 desc, c1
@@ -7,7 +7,7 @@
             filter c3 is not null
               scan items: c1 = category, c3 = price
 
-It shows everything that the plan means but types that follow from the columns, so different plans look different.
+The text shows the whole plan except types that follow from the columns, so different plans have different texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from viewkeeper.plan.logical.nodes import Call, Expr, Named, Node, Order
 
 
 def plan_text(node: Node, tables: Mapping[int, str] | None = None) -> str:
-    """The plan below `node`; `tables` gives names for table ids."""
+    """Return the plan below `node` as text; `tables` maps table ids to names."""
     return "\n".join(_lines(node, tables or {}, 0))
 
 
@@ -65,7 +65,8 @@ def _line(node: Node, tables: Mapping[int, str]) -> str:
             return f"expand ({_comma_list(c.name for c in output)}) = {rows}"
         case nodes.Generate(_, generator, outer, kept, output):
             kind = "generate outer" if outer else "generate"
-            return f"{kind} ({_comma_list(c.name for c in output)}) = {expr_text(generator)} keep {_comma_list(c.name for c in kept)}"
+            names, others = _comma_list(c.name for c in output), _comma_list(c.name for c in kept)
+            return f"{kind} ({names}) = {expr_text(generator)} keep {others}"
     raise Defect(f"A {type(node).__name__} has no text.")
 
 
@@ -83,8 +84,8 @@ def _call_text(call: Call) -> str:
     text = f"{call.name} = {function_text(call.function)}({distinct}{_comma_list(map(expr_text, call.args))})"
     if call.filter:
         text += f" filter {expr_text(call.filter)}"
-    shown = [f"{name} {_value_text(value)}" for name, value in call.value or () if value not in (False, "ANSI")]
-    return text + (f" [{_comma_list(shown)}]" if shown else "")
+    parameters = [f"{name} {_value_text(value)}" for name, value in call.value or () if value not in (False, "ANSI")]
+    return text + (f" [{_comma_list(parameters)}]" if parameters else "")
 
 
 def _value_text(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""Which columns of a plan are proven unique: what a view's key can be.
+"""Find sets of columns that are proven unique in a plan's output: the candidates for a view's key.
 
-A base table's primary key is unique; filters, sorts and windows keep it; a projection keeps it if the columns pass
-through; an inner join has the keys of both sides together, or one side's alone when the other is joined by its own
-key; a GROUP BY has its keys. Columns that a join equates stand for each other.
+A base table's primary key is unique. Filters, sorts and windows keep it; a projection keeps it if it passes the columns
+through. An inner join has the keys of both sides together, or one side's alone if the other side is joined by its own
+key. A GROUP BY has its keys. Columns that a join equates can replace each other.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from viewkeeper.plan.logical.nodes import (
 ColumnKey = tuple[str, ...]
 
 _MAX_CANDIDATES = 16
-"""Candidates kept at each node: enough for any query seen, and a bound on the work."""
+"""Maximum number of candidates at each node: more than any known query needs, and a bound on the work."""
 
 
 def unique_keys(node: Node, tables: Mapping[int, Table]) -> list[ColumnKey]:
-    """Sets of plan columns each of which is unique in the node's output, the preferred first."""
+    """Return sets of plan columns each of which is unique in the node's output, the preferred first."""
     match node:
         case Scan():
             return _scan_keys(node, tables[node.table]) if node.table in tables else []
@@ -44,8 +44,8 @@ def unique_keys(node: Node, tables: Mapping[int, Table]) -> list[ColumnKey]:
         case Join():
             return _join_keys(node, tables)
         case MemberJoin():
-            mine = unique_keys(node.parameters, tables)
-            return [(*a, *b) for a in mine for b in unique_keys(node.child, tables)]
+            parameter_keys = unique_keys(node.parameters, tables)
+            return [(*a, *b) for a in parameter_keys for b in unique_keys(node.child, tables)]
         case Aggregate():
             return [tuple(k.name for k in node.keys)]
         case CompiledNode():
@@ -79,17 +79,17 @@ def _join_keys(node: Join, tables: Mapping[int, Table]) -> list[ColumnKey]:
     found: list[ColumnKey] = []
     right_equated = {b for _, b in pairs}
     left_equated = {a for a, _ in pairs}
-    # At most one right row matches a left one when the right side's key is equated as a whole, and the reverse.
+    # At most one right row matches a left one if the whole key of the right side is equated, and vice versa.
     if node.join_type in ("inner", "left") and any(set(k) <= right_equated for k in right):
         found += left
     if node.join_type in ("inner", "right") and any(set(k) <= left_equated for k in left):
         found += right
     both = [(*a, *(c for c in b if c not in a)) for a in left for b in right]
     if node.join_type == "full":
-        # A row without a match on either side has NULLs for the other's key: two of them differ only where a key has
-        # no NULL of its own. So the keys of two inputs of one row each, `()`, are no key of their full join.
-        known = {c.name for c in (*node.left.columns, *node.right.columns) if not c.nullable}
-        both = [key for key in both if known.intersection(key)]
+        # A row without a match has NULLs for the other side's key, so two such rows differ only if their own key is not
+        # NULL. The keys of two inputs of one row each, `()`, are therefore no key of their full join.
+        non_null = {c.name for c in (*node.left.columns, *node.right.columns) if not c.nullable}
+        both = [key for key in both if non_null.intersection(key)]
     found += both
     if node.join_type == "inner":
         for key in list(found):
@@ -101,7 +101,7 @@ def _join_keys(node: Join, tables: Mapping[int, Table]) -> list[ColumnKey]:
 
 
 def _equal_columns(node: Join) -> list[tuple[str, str]]:
-    """Pairs (left column, right column) that the condition equates."""
+    """Return the pairs (left column, right column) that the condition equates."""
     left = {c.name for c in node.left.columns}
     found = []
     for condition in conjuncts(node.condition):

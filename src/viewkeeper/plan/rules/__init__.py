@@ -1,1 +1,1 @@
-"""Rewrites of the logical plan."""
+"""Rewrites and analyses of the logical plan."""

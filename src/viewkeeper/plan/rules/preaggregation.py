@@ -1,15 +1,15 @@
-"""Sums below joins: where all that is summed comes from one relation, its rows are added up before they are joined.
+"""Pre-aggregation: if all summed expressions come from one relation, sum its rows before they are joined.
 
     γ g: sum(x), count(*) (R ⋈ S)   =   γ g: sum(s), sum(n) ( γ k: s = sum(x), n = count(*) (R)  ⋈  S )
 
-`k` is what the join and the groups need of R. A row of the inner sum joins as each of the rows that it stands for
-would, so sums and counts multiply with the rows they meet (GraphIVM 5.2: a join graph of pre-aggregated tuples). The
-join keeps one row a key of R instead of all its rows, and a change of S meets one.
+`k` holds the columns of R that the join and the groups need. A row of the inner sum joins exactly like the rows that it
+stands for, so sums and counts are multiplied with the matching rows (GraphIVM 5.2: a join graph of pre-aggregated
+tuples). The join state has one row for each key of R instead of all rows of R, and a change of S finds one row.
 
-It is a rewriting of the plan when a view is made, and is stored with it: what runs knows nothing of it. It is done
-where the same numbers come out: counts, and sums of decimals and of integers that have room for what is in between.
-Doubles are not split, since only their whole sum is rounded once; neither is DISTINCT, nor what can raise (rows that
-join nothing would be looked at), nor a relation behind an outer join.
+The plan is rewritten when a view is created and stored with it; nothing at run time depends on the rule. It applies
+only where the results are identical: to counts, and to sums of decimals and integers whose type has room for partial
+sums. It does not apply to doubles (only their whole sum is rounded once), DISTINCT, expressions that can raise (they
+would be evaluated on rows that join nothing), and relations on the optional side of an outer join.
 """
 
 from __future__ import annotations
@@ -43,22 +43,26 @@ from viewkeeper.plan.rules.join_keys import KeyProjection
 PRESUM_MODES = ("none", "auto", "always")
 DEFAULT_PRESUM = "auto"
 _MIN_ROWS_PER_KEY = 16.0
-"""Rows to a key from which they are added up first. Below, what is saved is not worth that other views, which look the
-same rows up, do not share it."""
+"""Rows per key from which pre-aggregation is worthwhile.
+
+Below, the saving is smaller than the loss of sharing with views that look up the same rows.
+"""
 _MIN_TABLE_ROWS = 10_000
-"""Rows of a table from which it is a question."""
+"""Rows of a table from which pre-aggregation is considered."""
 
 _SMALL_INTEGERS = frozenset({Kind.TINYINT, Kind.SMALLINT, Kind.INT})
 _SPARE_DIGITS = 6
-"""Digits that a sum must have more than what is summed: a million of the greatest values to a key. (Spark adds ten, up
-to 38 in all; its own partial sums, task by task, overflow no later.)"""
+"""Digits by which a sum's type must exceed its argument's: a million of the largest values in a group.
+
+Spark adds ten digits, up to 38 in all. Its own partial sums, task by task, overflow no later.
+"""
 _UNSUITABLE_KEYS = (Family.FLOAT, Family.NESTED, Family.OTHER)
-"""Groups of these have one of several values that are equal."""
+"""Key types of which equal values may have several representations: a group keeps one of them."""
 
 
 @dataclass(frozen=True)
 class PreAggregation:
-    """One relation of a join that could be summed first: how large it is, and how many rows it has to a key."""
+    """A relation of a join that could be summed first, its size, and its rows per key."""
 
     relation: int
     size: float
@@ -70,33 +74,33 @@ class PreAggregation:
 
 
 def preaggregate(query: Query, tables: Mapping[int, Table], sizes: Mapping[int, int], mode: str) -> Query:
-    """The query with sums below its joins, where they can be and, unless `mode` is always, where that pays."""
+    """Return the query with pre-aggregation where it applies and, unless `mode` is `always`, where it is worthwhile."""
     if mode == "none":
         return query
-    found = replace(query, root=_rewrite(query.root, tables, sizes, mode))
-    if mode != "always":  # rows that the query looks up elsewhere too are kept anyway, and their lookups are shared
+    rewritten = replace(query, root=_rewrite(query.root, tables, sizes, mode))
+    if mode != "always":  # a table that is scanned twice is kept in full anyway, and its lookups are shared
         scanned = Counter(node.table for node in query.root.walk() if isinstance(node, Scan))
-        if any(scanned[scan.table] > 1 for scan, _ in find_preaggregated(found.root)):
+        if any(scanned[scan.table] > 1 for scan, _ in find_preaggregated(rewritten.root)):
             return query
-    return found
+    return rewritten
 
 
 def _rewrite(node: Node, tables: Mapping[int, Table], sizes: Mapping[int, int], mode: str) -> Node:
-    def seen(value: Any) -> Any:
+    def rewrite_value(value: Any) -> Any:
         if isinstance(value, Node):
             return _rewrite(value, tables, sizes, mode)
         if isinstance(value, tuple) and any(isinstance(v, Node) for v in value):
-            return tuple(map(seen, value))
+            return tuple(map(rewrite_value, value))
         return value
 
-    node = replace(node, **{f.name: seen(getattr(node, f.name)) for f in fields(node)})
+    node = replace(node, **{f.name: rewrite_value(getattr(node, f.name)) for f in fields(node)})
     if not isinstance(node, Aggregate) or not flatten(node.child).is_join:
         return node
     return _PreAggregator(node, tables, sizes).rewrite(mode) or node
 
 
 class _PreAggregator:
-    """An aggregate over inner joins, taken apart."""
+    """Rewrites one aggregate over inner joins."""
 
     def __init__(self, node: Aggregate, tables: Mapping[int, Table], sizes: Mapping[int, int]) -> None:
         self.aggregate, self.tables, self.sizes = node, tables, sizes
@@ -111,13 +115,13 @@ class _PreAggregator:
         if not self.calls or not all(map(_is_splittable, self.calls)) or can_any_raise(self.conditions):
             return None
         if any(isinstance(n, (KeyProjection, Consolidation)) for child in self.inputs for n in child.walk()):
-            return None  # keys that can raise are made when a row comes: such a join is not taken apart
+            return None  # such a join is not flattened: a key that can raise is computed when a row is inserted
         summed = [e for call in self.calls for e in (*call.args, *([call.filter] if call.filter is not None else []))]
         owners = {self.owner[name] for e in summed for name in e.columns()}
         if len(owners) > 1 or can_any_raise(summed):
             return None
-        found = [self._estimate(i) for i in (owners or range(len(self.inputs)))]
-        best = max((p for p in found if p is not None), key=lambda p: p.rows_per_key, default=None)
+        candidates = [self._estimate(i) for i in (owners or range(len(self.inputs)))]
+        best = max((p for p in candidates if p is not None), key=lambda p: p.rows_per_key, default=None)
         if best is None or (mode != "always" and not best.is_worthwhile):
             return None
         return self._build_plan(best.relation)
@@ -127,7 +131,7 @@ class _PreAggregator:
         scan = _find_scan(child)
         inner = self._inner_keys(relation)
         if scan is None or not inner or any(n.expr.type.family in _UNSUITABLE_KEYS for n in inner):
-            return None  # (without a key, a sum over nothing has a row)
+            return None  # without keys the inner sum would have a row even over no input
         names = {n.expr.value for n in inner if n.expr.op == "column"}
         if any(set(key) <= names for key in unique_keys(child, self.tables)):
             return None
@@ -137,7 +141,10 @@ class _PreAggregator:
         return PreAggregation(relation, size, size / max(1.0, min(groups, size)))
 
     def _estimate_distinct(self, relation: int, expr: Expr, size: float) -> float:
-        """The number of values of a key: the size of the table whose key it refers to, or a tenth of its own."""
+        """Estimate the number of values of a key.
+
+        It is the size of the table whose key it refers to, or a tenth of the rows of its own table.
+        """
         for condition in self.conditions:
             if condition.op not in ("EqualTo", "EqualNullSafe") or expr not in condition.args:
                 continue
@@ -149,15 +156,17 @@ class _PreAggregator:
         return size / 10
 
     def _inner_keys(self, relation: int) -> list[Named]:
-        """What is needed of a relation beside its sums: columns that conditions with others compare, and groups."""
-        whole = {k.expr: Named(f"{k.name}p", k.expr) for k in self.keys if self._is_own_group_key(k.expr, relation)}
-        exprs = [*self._join_conditions(relation), *(k.expr for k in self.keys if k.expr not in whole)]
+        """Return the columns that are needed beside the sums: those that join conditions compare, and group keys."""
+        group_keys = {
+            k.expr: Named(f"{k.name}p", k.expr) for k in self.keys if self._is_own_group_key(k.expr, relation)
+        }
+        exprs = [*self._join_conditions(relation), *(k.expr for k in self.keys if k.expr not in group_keys)]
         columns = {e.value: e for expr in exprs for e in expr.walk() if e.op == "column"}
-        plain = [Named(name, e) for name, e in columns.items() if self.owner[name] == relation]
-        return [*plain, *whole.values()]
+        plain_columns = [Named(name, e) for name, e in columns.items() if self.owner[name] == relation]
+        return [*plain_columns, *group_keys.values()]
 
     def _is_own_group_key(self, expr: Expr, relation: int) -> bool:
-        """Whether a group's key can be made of the relation's rows, before they are joined."""
+        """Whether a group key can be computed from the relation's rows before they are joined."""
         return expr.op != "column" and self._has_only_columns_of(expr, relation) and not can_any_raise([expr])
 
     def _has_only_columns_of(self, expr: Expr, relation: int) -> bool:
@@ -171,50 +180,50 @@ class _PreAggregator:
         return [c for c in self.conditions if c not in local]
 
     def _build_plan(self, relation: int) -> Node:
-        """The plan with one relation summed first. Its columns are those of the aggregate."""
+        """Return the plan with the relation summed first; its columns are those of the aggregate."""
         condition = conjunction(self._local_conditions(relation))
         child = self.inputs[relation] if condition is None else Filter(self.inputs[relation], condition)
         inner = self._inner_keys(relation)
-        below = Aggregate(child, tuple(inner), tuple(replace(c, name=f"{c.name}p") for c in self.calls))
+        inner_sum = Aggregate(child, tuple(inner), tuple(replace(c, name=f"{c.name}p") for c in self.calls))
         inputs = [*self.inputs]
-        inputs[relation] = below
+        inputs[relation] = inner_sum
         joined = inputs[0]
         for other in inputs[1:]:
             joined = Join("inner", joined, other, None)
-        if (across := conjunction(self._join_conditions(relation))) is not None:
-            joined = Filter(joined, across)
-        made = {n.expr: column_reference(n.column) for n in inner}
-        keys = [Named(k.name, made.get(k.expr, k.expr)) for k in self.keys]
+        if (join_condition := conjunction(self._join_conditions(relation))) is not None:
+            joined = Filter(joined, join_condition)
+        key_columns = {n.expr: column_reference(n.column) for n in inner}
+        keys = [Named(k.name, key_columns.get(k.expr, k.expr)) for k in self.keys]
         sums = [_outer_sum(c, f"{c.name}q") for c in self.calls]
-        above = Aggregate(joined, tuple(keys), tuple(sums))
-        shown = [Named(c.name, column_reference(c)) for c in above.columns[: len(keys)]]
-        shown += [Named(c.name, _original_result(c, s)) for c, s in zip(self.calls, sums, strict=True)]
-        return Project(above, tuple(shown))
+        outer_sum = Aggregate(joined, tuple(keys), tuple(sums))
+        output = [Named(c.name, column_reference(c)) for c in outer_sum.columns[: len(keys)]]
+        output += [Named(c.name, _original_result(c, s)) for c, s in zip(self.calls, sums, strict=True)]
+        return Project(outer_sum, tuple(output))
 
 
 def find_preaggregated(root: Node) -> Iterator[tuple[Scan, Aggregate]]:
-    """The relations of a plan that are summed below a join, with their sums."""
-    for above in root.walk():
-        if not isinstance(above, Aggregate) or not (flat := flatten(above.child)).is_join:
+    """Return the relations of a plan that are summed below a join, with their sums."""
+    for outer_sum in root.walk():
+        if not isinstance(outer_sum, Aggregate) or not (flat := flatten(outer_sum.child)).is_join:
             continue
-        summed = {a.value for call in above.calls for a in call.args}
-        for below in (source.node for source in flat.inputs):
-            scan = _find_scan(below.child) if isinstance(below, Aggregate) else None
-            if isinstance(below, Aggregate) and scan is not None and summed == {c.name for c in below.calls}:
-                yield scan, below
+        summed = {a.value for call in outer_sum.calls for a in call.args}
+        for inner_sum in (source.node for source in flat.inputs):
+            scan = _find_scan(inner_sum.child) if isinstance(inner_sum, Aggregate) else None
+            if isinstance(inner_sum, Aggregate) and scan is not None and summed == {c.name for c in inner_sum.calls}:
+                yield scan, inner_sum
 
 
 def describe_preaggregation(root: Node, names: Mapping[int, str]) -> list[str]:
-    """The lines of EXPLAIN about sums below joins."""
+    """Return the lines of EXPLAIN about pre-aggregation."""
     lines = []
-    for scan, below in find_preaggregated(root):
-        keys = ", ".join(expr_text(substitute(k.expr, _stored_columns(scan, k.expr))) for k in below.keys)
+    for scan, inner_sum in find_preaggregated(root):
+        keys = ", ".join(expr_text(substitute(k.expr, _stored_columns(scan, k.expr))) for k in inner_sum.keys)
         lines.append(f"presum: {names[scan.table]} is summed by ({keys}) before it is joined")
     return lines
 
 
 def _stored_columns(scan: Scan, expr: Expr) -> Mapping[str, Expr]:
-    """Plan columns under the names that the table has for them, as far as it is the table that has them."""
+    """Map plan columns to the columns of the scanned table; a column that is not of the scan keeps its name."""
     stored = {c.name: name for c, name in scan.fields}
     columns = (e for e in expr.walk() if e.op == "column")
     return {e.value: replace(e, value=stored.get(e.value, e.value)) for e in columns}
@@ -226,21 +235,21 @@ def _resolve_call(call: Call, columns: Mapping[str, Expr]) -> Call:
 
 
 def _is_splittable(call: Call) -> bool:
-    """Whether sums of its sums are its sum, to the last digit and error."""
+    """Whether the sum of partial sums equals the sum, including its digits and errors."""
     if call.distinct or (call.value not in (None, ()) and "TRY" in str(call.value)):
         return False
     if call.function == "Count":
         return True
     if call.function != "Sum":
         return False
-    kind = call.args[0].type
-    if kind.kind is Kind.DECIMAL:
-        return call.type.precision - kind.precision >= _SPARE_DIGITS
-    return kind.kind in _SMALL_INTEGERS
+    argument_type = call.args[0].type
+    if argument_type.kind is Kind.DECIMAL:
+        return call.type.precision - argument_type.precision >= _SPARE_DIGITS
+    return argument_type.kind in _SMALL_INTEGERS
 
 
 def _outer_sum(call: Call, name: str) -> Call:
-    """The sum of what was summed or counted first."""
+    """Return the sum over partial sums or counts."""
     part = Expr("column", call.type, value=f"{call.name}p", nullable=call.nullable)
     if call.function == "Count":
         return Call(name, "Sum", (part,), call.type)
@@ -248,16 +257,16 @@ def _outer_sum(call: Call, name: str) -> Call:
 
 
 def _original_result(call: Call, total: Call) -> Expr:
-    """What a call gave: over nothing a count is 0, where a sum is NULL."""
-    found = Expr("column", total.type, value=total.name, nullable=total.nullable)
+    """Return the original result of a call: a count over no input is 0, but a sum over none is NULL."""
+    outer_column = Expr("column", total.type, value=total.name, nullable=total.nullable)
     if call.function != "Count":
-        return found
+        return outer_column
     zero = Expr("literal", call.type, value=0, nullable=False)
-    return Expr("Coalesce", call.type, (found, zero), nullable=False)
+    return Expr("Coalesce", call.type, (outer_column, zero), nullable=False)
 
 
 def _find_scan(node: Node) -> Scan | None:
-    """The base table or view that a relation is, seen through its own conditions and columns."""
+    """Return the base table or view scan below a relation's filters and projections, else None."""
     while isinstance(node, (Filter, Project)):
         node = node.child
     return node if isinstance(node, Scan) else None

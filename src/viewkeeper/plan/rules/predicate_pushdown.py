@@ -1,12 +1,12 @@
-"""Which rows of a base table matter: those that pass the comparisons which every reader of the table makes.
+"""Predicate pushdown: restrict the rows of a base table to those that pass the comparisons which all its readers make.
 
-A filter is linear, so it may run anywhere between the store and its operator. What all segments over a table's changes
-compare with constants can therefore be asked of the store when it scans the table, and the table's image then holds
-only such rows:
+A filter is linear, so it may run anywhere between the store and its operator. If all segments over a table's delta make
+the same comparisons with constants, the store applies them when it scans the table, and the table image holds only rows
+that pass:
 
-    image = σ(R)        Δ = rows now − image rows of the same keys        σ(Δ) is the change of σ(R)
+    image = σ(R)        Δ = current rows − image rows of the same keys        σ(Δ) is the delta of σ(R)
 
-A key that had no selected row is not in the image; its old row, had it been known, would be filtered away by everybody.
+A key without a row that passes is not in the image; every reader would have filtered its old row out anyway.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def sort_comparisons(comparisons: Iterable[Expr]) -> tuple[Expr, ...]:
-    """In an order of their own: what is stored is called after them."""
+    """Sort comparisons in a canonical order, because state is named after them."""
     return tuple(sorted(comparisons, key=lambda e: str(e.to_json())))
 
 
 def read_comparison(expr: Expr) -> Comparison | None:
-    """The comparison of a column with constants that an expression is, if it is one."""
+    """Return the expression as a comparison of a column with constants, else None."""
     if expr.op == "In":
         column, *values = expr.args
         return _make_comparison(column, "in", values)

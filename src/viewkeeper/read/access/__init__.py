@@ -1,11 +1,12 @@
-"""Ways to the rows that a condition asks for: a range of keys, an index, or all of them.
+"""Access paths to the rows of a request: a range of keys, an index, or a scan.
 
-    terms      of a condition, the parts that are ranges of one column
-    ranges     terms over the columns of a key, as ranges of key bytes
-    choosing   which way is the cheapest, and why
-    sources    one state to read from: pinned, or at a log position
-    fetching   the rows, that way
+    predicates       the sargable terms of a condition: ranges of one column
+    key_ranges       terms over the columns of a key, as ranges of key bytes; key histograms
+    path             the cheapest access path, and why
+    request          a request checked: columns, order, limit
+    requested_rows   a request read at one state
+    scan             the rows by the chosen path
 
-What is found does not depend on the way: an index follows its table in batches, and whatever the log says came since
-is laid over it, so a read by index shows the table as it is.
+The result does not depend on the path. An index follows its table in batches; the changes that the log has since the
+batch are applied to what the index returns, so a read by index shows the table as it is.
 """

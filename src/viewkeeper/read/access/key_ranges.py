@@ -1,10 +1,10 @@
-"""Terms over the columns of a key, as ranges of key bytes.
+"""Terms over the columns of a key, as ranges of key bytes, and histograms of keys.
 
     key (a, b, c)     a = 1 and b >= 5 and c = 2     one range, from 1|5 to the end of 1; c is tested on its rows
                       a in (1, 2) and b = 5          two ranges
 
-Points on the first columns multiply; the first column with another term ends it. NULLs have a marker of their own, so
-a comparison's range never holds them.
+Points on the first columns multiply; the first column with another kind of term is the last that narrows the ranges.
+NULLs have a marker byte of their own, so the range of a comparison never contains them.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from viewkeeper.resources.fork_guard import module_lock
 from viewkeeper.store.contract.store import Store
 
 KeyBounds = tuple[bytes | None, bytes | None]
-"""Encoded keys: from the first, included, to the second, excluded."""
+"""Encoded keys: from the first (included) to the second (excluded)."""
 
 MAX_RANGES = 1_000
-"""Ranges of one read; with more points than that, they and the following columns are tested on the rows."""
+"""Maximum number of ranges of one read. Terms that would exceed it, and later columns' terms, are tested on rows."""
 
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """`pairs` in key order, none of which meet. `used`: the terms that they say."""
+    """Disjoint `pairs` in key order. `used_terms`: the terms that the ranges express."""
 
     pairs: tuple[KeyBounds, ...]
     used_terms: tuple[SargableTerm, ...]
     point_columns: int
-    """How many of the key's first columns have one or several values."""
+    """Number of leading key columns that have one or several fixed values."""
 
     @property
     def is_whole(self) -> bool:
         return self.pairs == ((None, None),)
 
     def intersect(self, bounds: KeyBounds) -> KeyRanges:
-        """What of them lies between two keys."""
+        """The part of the ranges between two keys."""
         found = []
         for low, high in self.pairs:
             start = max(low or b"", bounds[0] or b"") or None
@@ -58,49 +58,51 @@ class KeyRanges:
 
 
 def key_ranges(table: Table, terms: Sequence[SargableTerm], max_ranges: int = MAX_RANGES) -> KeyRanges:
-    """The ranges of a table's key that terms allow."""
-    starts, used, place = [table.key_prefix], list[SargableTerm](), 0
-    for place, part in enumerate(table.key):
-        mine = [t for t in terms if t.column == part.column]
-        point = next((t for t in mine if t.is_point), None)
+    """The ranges of a table's key that the terms allow."""
+    starts, used, key_index = [table.key_prefix], list[SargableTerm](), 0
+    for key_index, part in enumerate(table.key):
+        column_terms = [t for t in terms if t.column == part.column]
+        point = next((t for t in column_terms if t.is_point), None)
         if point is None or len(starts) * len(point.values) > max_ranges:
             break
         values = (None,) if point.op == IS_NULL else point.values
-        ends = sorted({encode_plain_column(table, place, v) for v in values})
+        ends = sorted({encode_plain_column(table, key_index, v) for v in values})
         starts = [a + b for a, b in product(starts, ends)]
         used.append(point)
     else:
-        place = len(table.key)
-    if place == len(table.key) or not (mine := [t for t in terms if t.column == table.key[place].column]):
+        key_index = len(table.key)
+    if key_index == len(table.key) or not (
+        column_terms := [t for t in terms if t.column == table.key[key_index].column]
+    ):
         if not used:
             return KeyRanges(((None, None),), (), 0)
-        return KeyRanges(tuple((s, successor(s)) for s in starts), tuple(used), place)
-    low, high = _column_range(table, place, [t for t in mine if not (t.is_point and len(t.values) != 1)])
+        return KeyRanges(tuple((s, successor(s)) for s in starts), tuple(used), key_index)
+    low, high = _column_range(table, key_index, [t for t in column_terms if not (t.is_point and len(t.values) != 1)])
     if low >= high:
-        return KeyRanges((), (*used, *mine), place)
-    taken = [t for t in mine if not (t.is_point and len(t.values) != 1)]
-    return KeyRanges(tuple((s + low, s + high) for s in starts), (*used, *taken), place)
+        return KeyRanges((), (*used, *column_terms), key_index)
+    range_terms = [t for t in column_terms if not (t.is_point and len(t.values) != 1)]
+    return KeyRanges(tuple((s + low, s + high) for s in starts), (*used, *range_terms), key_index)
 
 
 def _column_range(table: Table, key_index: int, terms: Sequence[SargableTerm]) -> tuple[bytes, bytes]:
-    """What one column's bytes may be, from the first, included, to the second."""
+    """The bytes that one column may have: from the first (included) to the second (excluded)."""
     low = value_marker(table, key_index)
     high = _end_of_prefix(low)
     down = table.key[key_index].descending
     for term in terms:
         for value in term.values:
-            at = encode_plain_column(table, key_index, value)
+            encoded = encode_plain_column(table, key_index, value)
             if term.op == PREFIX:
-                at = at[:-2]  # without what ends a text
-                low, high = max(low, at), min(high, _end_of_prefix(at))
+                encoded = encoded[:-2]  # without the terminator of a text
+                low, high = max(low, encoded), min(high, _end_of_prefix(encoded))
                 continue
             if term.op == EQUAL:
-                low, high = max(low, at), min(high, _end_of_prefix(at))
+                low, high = max(low, encoded), min(high, _end_of_prefix(encoded))
             # Descending columns are stored inverted: a lower bound of values is an upper bound of keys.
             elif (term.op in (">", ">=")) != down:
-                low = max(low, at if term.op in (">=", "<=") else _end_of_prefix(at))
+                low = max(low, encoded if term.op in (">=", "<=") else _end_of_prefix(encoded))
             else:
-                high = min(high, _end_of_prefix(at) if term.op in (">=", "<=") else at)
+                high = min(high, _end_of_prefix(encoded) if term.op in (">=", "<=") else encoded)
     return low, high
 
 
@@ -117,10 +119,10 @@ def _bounds_array(bounds: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.object
 
 
 def filter_by_terms(table: Table, terms: Sequence[SargableTerm], rows: pa.Table) -> pa.Table:
-    """The rows for which terms are true; `rows` has their columns."""
+    """The rows for which the terms are true; `rows` must have their columns."""
     for term in terms:
         alone = replace(table, key=(KeyPart(term.column),), is_bag=False)
-        pairs = key_ranges(alone, [term], max_ranges=len(term.values)).pairs  # all of them: nobody tests them later
+        pairs = key_ranges(alone, [term], max_ranges=len(term.values)).pairs  # no limit: nothing tests the rest later
         rows = rows.filter(mask_in_ranges(encode_keys(alone, rows), pairs))
     return rows
 
@@ -128,32 +130,32 @@ def filter_by_terms(table: Table, terms: Sequence[SargableTerm], rows: pa.Table)
 def mask_in_ranges(keys: pa.BinaryArray, pairs: Sequence[KeyBounds]) -> pa.Array:
     """Which keys lie in one of the ranges."""
     if len(pairs) > _MAX_LINEAR_RANGES:
-        # They are in order and do not meet: a key lies in one if more of them have begun than ended before it.
+        # The ranges are sorted and disjoint: a key lies in one if more ranges have begun than ended before it.
         names = _bounds_array(keys.to_pylist())
-        begun = np.searchsorted(_bounds_array([low or b"" for low, _ in pairs]), names, side="right")
+        started = np.searchsorted(_bounds_array([low or b"" for low, _ in pairs]), names, side="right")
         ended = np.searchsorted(_bounds_array([high for _, high in pairs if high is not None]), names, side="right")
-        return pa.array(begun > ended)
+        return pa.array(started > ended)
     found = np.zeros(len(keys), bool)
     for low, high in pairs:
-        mine = np.ones(len(keys), bool)
+        inside = np.ones(len(keys), bool)
         if low is not None:
-            mine &= np.asarray(pc.greater_equal(keys, pa.scalar(low, pa.binary())))
+            inside &= np.asarray(pc.greater_equal(keys, pa.scalar(low, pa.binary())))
         if high is not None:
-            mine &= np.asarray(pc.less(keys, pa.scalar(high, pa.binary())))
-        found |= mine
+            inside &= np.asarray(pc.less(keys, pa.scalar(high, pa.binary())))
+        found |= inside
     return pa.array(found)
 
 
-# How the rows of a table lie over its keys, and how wide they are: what a range with many rows is weighed by.
+# Key histograms: the distribution of a table's rows over its keys, and the row width, for the cost of large ranges.
 #
-# Counting a range costs about a third of reading it, so it is not counted beyond a few rows. Keys that cut the table
-# into parts of similar size are looked up once and kept while it has about as many rows; how many of them lie in a
-# range says what part of the table it is.
+# Counting a range costs about a third of reading it, so ranges are counted only up to a few rows. Split keys that cut
+# the table into parts of similar size are read once and cached while the table has about as many rows; the number of
+# split keys within a range gives the range's share of the table.
 
 
 _HISTOGRAM_PARTS, _SAMPLE_ROWS = 64, 64
 _MAX_DRIFT = 0.25
-"""A table that has grown or shrunk by more is looked at again."""
+"""Relative change of the row count after which the histogram is computed again."""
 
 
 @dataclass(frozen=True)
@@ -161,15 +163,15 @@ class KeyHistogram:
     row_count: int
     split_keys: Sequence[bytes]
     row_bytes: float
-    """Bytes of a row, of the first ones."""
+    """Bytes per row, measured on the first rows."""
 
     def estimate_rows(self, start: bytes | None, stop: bytes | None) -> int:
-        """About how many rows a range of encoded keys has."""
+        """The approximate number of rows in a range of encoded keys."""
         low = 0 if start is None else bisect_left(self.split_keys, start)
         high = len(self.split_keys) if stop is None else bisect_left(self.split_keys, stop)
-        outside = (start is not None) + (stop is not None)
+        bounded_ends = (start is not None) + (stop is not None)
         parts = len(self.split_keys) + 1
-        return int(self.row_count * min(1.0, max(0.5, high - low + 1 - outside / 2) / parts))
+        return int(self.row_count * min(1.0, max(0.5, high - low + 1 - bounded_ends / 2) / parts))
 
 
 _histograms: weakref.WeakKeyDictionary[Store, dict[int, KeyHistogram]] = weakref.WeakKeyDictionary()
@@ -179,12 +181,12 @@ _lock = module_lock()
 def key_histogram(store: Store, table: Table) -> KeyHistogram:
     rows = max(1, store.count(table))
     with _lock:
-        known = _histograms.setdefault(store, {}).get(table.id)
-    if known is not None and abs(known.row_count - rows) <= _MAX_DRIFT * known.row_count:
-        return known
+        cached = _histograms.setdefault(store, {}).get(table.id)
+    if cached is not None and abs(cached.row_count - rows) <= _MAX_DRIFT * cached.row_count:
+        return cached
     first = list(store.scan(table, limit=_SAMPLE_ROWS))
-    seen = sum(batch.num_rows for batch in first)
-    width = sum(batch.nbytes for batch in first) / seen if seen else 1.0
+    sampled = sum(batch.num_rows for batch in first)
+    width = sum(batch.nbytes for batch in first) / sampled if sampled else 1.0
     found = KeyHistogram(rows, store.split_points(table, _HISTOGRAM_PARTS), width)
     with _lock:
         _histograms[store][table.id] = found

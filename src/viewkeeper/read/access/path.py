@@ -1,19 +1,18 @@
-"""Which way to the rows is the cheapest.
+"""Choice of the cheapest access path.
 
-    way              reads                                           costs
-    range of keys    the rows of the range                           1 a row
-    covering index   the entries of its range, nothing else          1 an entry; of many, by their width and order
-    thin index       the entries, then each row by its key           `FETCH` an entry
+    path             reads                                           costs
+    key range        the rows of the range                           1 a row
+    covering index   the entries of its range, nothing else          1 an entry; for many, by width and sort cost
+    thin index       the entries, then each row by its key           `FETCH_COST` an entry
     scan             every row                                       1 a row of the table
 
-How many rows a range has is counted, up to `COUNTED` of them, if there is a choice; beyond that the keys that cut the
-table into equal parts tell (`spread`). Many entries of a covering index that do not come in the order that is asked for
-have to be sorted, so a range of most of the table costs more than the table, unless its entries are much narrower. What
-is estimated is not relied on: a thin index whose entries turn out too many is left for a scan while it is read
-(`fetching`).
+If there is a choice, the rows of a range are counted up to `MAX_COUNTED_ROWS`; beyond that the key histogram estimates
+them. Many entries of a covering index that are not in the requested order must be sorted, so a range of most of the
+table costs more than a scan, unless the entries are much narrower than the rows. The reader does not rely on the
+estimate: when a thin index returns too many entries, it switches to a scan (`scan`).
 
-A way is *ordered* if its rows come as they were asked for, and *grouped* if all but equal ones do; with a limit it then
-ends when there are enough.
+A path is *ordered* if it returns rows in the requested order, and *grouped* if it does so except for ties; with a limit
+the read then ends when there are enough rows.
 """
 
 from __future__ import annotations
@@ -30,39 +29,39 @@ from viewkeeper.read.access.predicates import RequestPredicate, SargableTerm, de
 from viewkeeper.read.state import ReadState
 
 FETCH_COST = 8
-"""A row that is fetched by its key costs as much as so many that are scanned (`benchmarks/access.py`)."""
+"""Cost of fetching a row by its key, in scanned rows (`benchmarks/access.py`)."""
 MAX_COUNTED_ROWS = 1_000
 _ROWS_PER_MATCH = 10
-"""Of rows that a test is made on, one in so many passes it."""
+"""A residual predicate is assumed to keep one row in this many."""
 SORT_COST = 1.4
-"""An entry among many that are to be sorted costs as much as so many that are in order."""
+"""Cost of an entry among many that must be sorted, relative to an entry in order."""
 ROW_OVERHEAD_BYTES = 380
-"""A row costs as much as so many bytes of it, whatever its width."""
+"""Fixed cost of a row, expressed in bytes of row width."""
 
 
 @dataclass(frozen=True)
 class RowRequest:
-    """The rows of a table or view that are asked for, and how."""
+    """A request for rows of a table or view."""
 
     table: Table
     where: RequestPredicate = field(default_factory=RequestPredicate)
     columns: tuple[str, ...] = ()
-    """Visible columns that are to be given."""
+    """Visible columns to return."""
     order: tuple[KeyPart, ...] = ()
-    """In this order; none: in that of the key."""
+    """Requested order; empty: key order."""
     limit: int | None = None
     key_bounds: KeyBounds = (None, None)
-    """Only rows whose keys lie here."""
+    """Only rows whose keys lie between these."""
 
     @property
     def sort_key(self) -> tuple[KeyPart, ...]:
-        """What the order is, to the last tie: equal rows come in key order."""
+        """The order as a full key: ties are in key order."""
         named = {p.column for p in self.order}
         return (*self.order, *(p for p in self.table.key if p.column not in named))
 
     @property
     def stored_columns(self) -> tuple[str, ...]:
-        """The stored columns that have to be read."""
+        """The stored columns that the read needs."""
         keys = (p.column for p in self.sort_key)
         count = (COUNT,) if self.table.is_bag else ()
         return tuple(dict.fromkeys([*self.columns, *sorted(self.where.columns), *keys, *count]))
@@ -70,7 +69,7 @@ class RowRequest:
 
 @dataclass(frozen=True)
 class AccessPath:
-    """One way to the rows. `index`: None for the table itself."""
+    """One access path. `index`: None for the table itself."""
 
     ranges: KeyRanges
     residual_terms: tuple[SargableTerm, ...]
@@ -80,9 +79,9 @@ class AccessPath:
     is_covering: bool = True
     is_ordered: bool = False
     is_grouped: bool = False
-    """Ordered but for ties: those who ask for an order get rows that are equal in it by key."""
+    """Ordered except for ties, which the reader sorts by key."""
     rows: int = 0
-    """That it reads, about."""
+    """The approximate number of rows that the path reads."""
     is_counted: bool = True
     cost: float = 0.0
     key_length: int = 0
@@ -93,7 +92,7 @@ class AccessPath:
 
     @property
     def can_exceed_scan(self) -> bool:
-        """Whether it may cost more than a scan: its entries have to be sorted."""
+        """Whether the path may cost more than a scan, because its entries must be sorted."""
         return self.index is not None and self.is_covering and not self.is_ordered
 
     @property
@@ -103,13 +102,13 @@ class AccessPath:
     def __str__(self) -> str:
         if self.is_scan:
             return "whole"
-        said = describe_terms(self.ranges.used_terms) or "in its order"
+        terms = describe_terms(self.ranges.used_terms) or "in its order"
         if self.is_key_lookup:
-            many = len(self.ranges.pairs)
-            return f"one row by its key: {said}" if many == 1 else f"{many} rows by their keys: {said}"
+            count = len(self.ranges.pairs)
+            return f"one row by its key: {terms}" if count == 1 else f"{count} rows by their keys: {terms}"
         if self.index is None:
-            return f"a range of keys: {said}"
-        return f"the {'covering' if self.is_covering else 'thin'} index {self.index.table.name}: {said}"
+            return f"a range of keys: {terms}"
+        return f"the {'covering' if self.is_covering else 'thin'} index {self.index.table.name}: {terms}"
 
     @property
     def size_text(self) -> str:
@@ -118,39 +117,39 @@ class AccessPath:
 
 
 def choose_access_path(state: ReadState, request: RowRequest) -> AccessPath:
-    """The cheapest way."""
-    ways = list(_access_paths(state, request))
-    bounded = [way for way in ways if not way.is_scan]
+    """The cheapest access path."""
+    paths = list(_access_paths(state, request))
+    bounded = [path for path in paths if not path.is_scan]
     if len(bounded) == 1 and not bounded[0].ranges.is_whole and not bounded[0].can_exceed_scan:
-        return bounded[0]  # it never reads more than a scan, or is left for one
+        return bounded[0]  # it never costs more than a scan, or the reader switches to a scan
     if not bounded:
-        return ways[0]
-    return _rank_paths(state, request, ways)[0]
+        return paths[0]
+    return _rank_paths(state, request, paths)[0]
 
 
 def _rank_paths(state: ReadState, request: RowRequest, paths: Sequence[AccessPath]) -> list[AccessPath]:
-    paths = [_estimate_cost(state, request, way) for way in paths]
-    # Of ways that cost the same, the one that says more of the condition, and the table itself before an index.
-    paths.sort(key=lambda w: (w.cost, -len(w.ranges.used_terms), w.index is not None))
+    paths = [_estimate_cost(state, request, path) for path in paths]
+    # Of equal costs: the path that uses more terms, and the table itself before an index.
+    paths.sort(key=lambda p: (p.cost, -len(p.ranges.used_terms), p.index is not None))
     return paths
 
 
 def explain_access_path(state: ReadState, request: RowRequest) -> list[str]:
-    """The way that is taken and why, and the others, in words."""
+    """The chosen path with the reason, then the other paths, as text."""
     chosen = choose_access_path(state, request)
-    ways = _rank_paths(state, request, list(_access_paths(state, request)))
-    ways.sort(key=lambda way: str(way) != str(chosen))
+    paths = _rank_paths(state, request, list(_access_paths(state, request)))
+    paths.sort(key=lambda path: str(path) != str(chosen))
     rest = describe_terms(chosen.residual_terms, chosen.residual_exprs)
     then = f"; then tested: {rest}" if rest else ""
     if chosen.is_key_lookup:
         return [f"{chosen}{then}"]
-    return [f"{ways[0]}, {ways[0].size_text}{then}", *(f"not {way}, {way.size_text}" for way in ways[1:])]
+    return [f"{paths[0]}, {paths[0].size_text}{then}", *(f"not {path}, {path.size_text}" for path in paths[1:])]
 
 
 def find_index_path(state: ReadState, request: RowRequest, name: str) -> AccessPath | None:
-    """The way by this index, if there is one."""
-    ways = (way for way in _access_paths(state, request) if way.index is not None)
-    return next((way for way in ways if way.index is not None and way.index.table.name == name), None)
+    """The path by the named index, or None."""
+    paths = (path for path in _access_paths(state, request) if path.index is not None)
+    return next((path for path in paths if path.index is not None and path.index.table.name == name), None)
 
 
 def _access_paths(state: ReadState, request: RowRequest) -> Iterator[AccessPath]:
@@ -171,54 +170,54 @@ def _access_paths(state: ReadState, request: RowRequest) -> Iterator[AccessPath]
         )
     for index in usable_indexes(state, request.table):
         names = index_column_names(request.table, index)
-        own = [SargableTerm(names[t.column], t.type, t.op, t.values) for t in terms if t.column in names]
-        found = key_ranges(index.table, own)
-        back = {v: k for k, v in names.items()}
+        index_terms = [SargableTerm(names[t.column], t.type, t.op, t.values) for t in terms if t.column in names]
+        found = key_ranges(index.table, index_terms)
+        table_names = {v: k for k, v in names.items()}
         found = KeyRanges(
             found.pairs,
-            tuple(SargableTerm(back[t.column], t.type, t.op, t.values) for t in found.used_terms),
+            tuple(SargableTerm(table_names[t.column], t.type, t.op, t.values) for t in found.used_terms),
             found.point_columns,
         )
-        key = [KeyPart(back[p.column], p.descending, p.nulls_last) for p in index.table.key]
-        way = _build_path(request, key, found, index, is_covering=set(request.stored_columns) - {COUNT} <= set(names))
-        if not found.is_whole or (way.is_grouped and request.limit is not None):
-            yield way
+        key = [KeyPart(table_names[p.column], p.descending, p.nulls_last) for p in index.table.key]
+        path = _build_path(request, key, found, index, is_covering=set(request.stored_columns) - {COUNT} <= set(names))
+        if not found.is_whole or (path.is_grouped and request.limit is not None):
+            yield path
 
 
 def usable_indexes(state: ReadState, table: Table) -> list[View]:
-    """The indexes that stand where the table's own rows stand, or the published batch."""
-    of = state.catalog.find_by_id(table.id)
-    if isinstance(of, View) and (of.suspended is not None or of.own_cut is not None):
+    """The indexes with the same cut as the table's own rows, or the published batch's."""
+    object_ = state.catalog.find_by_id(table.id)
+    if isinstance(object_, View) and (object_.suspended is not None or object_.own_cut is not None):
         return []
     return [v for v in state.catalog.indexes.get(table.id, ()) if v.suspended is None and v.own_cut is None]
 
 
 def index_column_names(table: Table, index: View) -> dict[str, str]:
-    """What the table's columns are called in the index, for those that it has."""
+    """The index's name of each table column that the index has."""
     if index.index is None:
         return {}
     now = {c.internal_name: c.name for c in table.columns}
     pairs = zip(index.index.columns, index.table.columns, strict=True)
-    return {now[inside]: own.name for inside, own in pairs if inside in now}
+    return {now[internal]: index_column.name for internal, index_column in pairs if internal in now}
 
 
 def _build_path(
     request: RowRequest, key: Sequence[KeyPart], key_ranges: KeyRanges, index: View | None, *, is_covering: bool
 ) -> AccessPath:
     rest = tuple(t for t in request.where.terms if t not in key_ranges.used_terms)
-    # Several ranges follow each other in the order of the key, whatever their first columns are.
+    # Several ranges follow each other in key order, whatever their leading columns are.
     fixed = {p.column for p in key[: key_ranges.point_columns]} if len(key_ranges.pairs) <= 1 else set()
     ordered = _is_in_order(key, request.sort_key, fixed)
     grouped = bool(request.order) and _is_in_order(key, request.order, fixed)
-    way = AccessPath(key_ranges, rest, request.where.residual, index, is_covering, ordered, ordered or grouped)
-    return replace(way, key_length=len(request.table.key))
+    path = AccessPath(key_ranges, rest, request.where.residual, index, is_covering, ordered, ordered or grouped)
+    return replace(path, key_length=len(request.table.key))
 
 
 def _is_in_order(key: Sequence[KeyPart], order: Sequence[KeyPart], fixed_columns: set[str]) -> bool:
-    """Whether rows in the order of `key` are in this one, too; columns that have one value are in any."""
-    left = [p for p in key if p.column not in fixed_columns]
-    asked = [p for p in order if p.column not in fixed_columns]
-    return left[: len(asked)] == asked
+    """Whether rows in the order of `key` are also in `order`; columns with one value do not matter."""
+    key_columns = [p for p in key if p.column not in fixed_columns]
+    order_columns = [p for p in order if p.column not in fixed_columns]
+    return key_columns[: len(order_columns)] == order_columns
 
 
 def _estimate_cost(state: ReadState, request: RowRequest, path: AccessPath) -> AccessPath:
@@ -232,16 +231,19 @@ def _estimate_cost(state: ReadState, request: RowRequest, path: AccessPath) -> A
             if rows > MAX_COUNTED_ROWS:
                 break
         if rows > MAX_COUNTED_ROWS:
-            there = state.key_histogram(table)
-            rows, counted = max(rows, min(whole, sum(there.estimate_rows(*pair) for pair in path.ranges.pairs))), False
+            histogram = state.key_histogram(table)
+            rows, counted = (
+                max(rows, min(whole, sum(histogram.estimate_rows(*pair) for pair in path.ranges.pairs))),
+                False,
+            )
     if path.is_grouped and request.limit is not None:
-        few = request.limit * (1 if not path.residual_terms and not path.residual_exprs else _ROWS_PER_MATCH)
-        rows, counted = (few, False) if few < rows else (rows, counted)
-    each = 1.0 if path.is_covering else float(FETCH_COST)
+        limited_rows = request.limit * (1 if not path.residual_terms and not path.residual_exprs else _ROWS_PER_MATCH)
+        rows, counted = (limited_rows, False) if limited_rows < rows else (rows, counted)
+    row_cost = 1.0 if path.is_covering else float(FETCH_COST)
     if path.can_exceed_scan and rows > MAX_COUNTED_ROWS:
-        each = (
+        row_cost = (
             SORT_COST
             * (ROW_OVERHEAD_BYTES + state.key_histogram(table).row_bytes)
             / (ROW_OVERHEAD_BYTES + state.key_histogram(request.table).row_bytes)
         )
-    return replace(path, rows=rows, is_counted=counted, cost=rows * each)
+    return replace(path, rows=rows, is_counted=counted, cost=rows * row_cost)

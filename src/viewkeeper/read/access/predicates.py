@@ -1,10 +1,10 @@
-"""The parts of a condition that a range of one column says exactly.
+"""Sargable terms: the parts of a condition that are exactly ranges of one column.
 
     a = 3     a IN (3, 5)     a >= 3     a < 5     a IS NULL     a IS NOT NULL     a LIKE 'x%'     a BETWEEN 3 AND 5
 
 The order of key bytes is Spark's order of values (NaN is the greatest, −0.0 is 0.0), so such a part is a range of
-bytes, and is tested as one wherever it is not part of the way to the rows. Spark compares in the wider of two types; a
-constant is brought into the column's own type here: `small = 70000` is true for no row, and `price < 1.005` is
+bytes. Where it is not part of the access path, it is tested as such a range. Spark compares in the wider of two types;
+this module converts the constant to the column's type: `small = 70000` is true for no row, and `price < 1.005` is
 `price <= 1.00` where price has two digits after the point.
 """
 
@@ -28,13 +28,13 @@ from viewkeeper.model.schema import Column, Table
 from viewkeeper.model.types import Family, Type
 
 EQUAL, IS_NULL, NOT_NULL, PREFIX = "in", "null", "not null", "prefix"
-"""Beside the four comparisons. `in` has any number of values, and beside others None for NULL; with none of them, it is
-never true."""
+"""Operators beside the four comparisons. `in` has any number of values; None among several is NULL. An `in` without
+values is never true."""
 
 
 @dataclass(frozen=True)
 class SargableTerm:
-    """`column op values`, true or not for a value of the column; values are as `model.scalars` reads them."""
+    """`column op values`; the values have the form that `model.scalars` reads."""
 
     column: str
     type: Type
@@ -46,17 +46,17 @@ class SargableTerm:
         return self.op in (EQUAL, IS_NULL)
 
     def __str__(self) -> str:
-        shown = [_value_text(self.type, v) for v in self.values]
+        values = [_value_text(self.type, v) for v in self.values]
         if self.op == EQUAL:
-            return f"{self.column} = {shown[0]}" if len(shown) == 1 else f"{self.column} in ({', '.join(shown)})"
+            return f"{self.column} = {values[0]}" if len(values) == 1 else f"{self.column} in ({', '.join(values)})"
         if self.op == PREFIX:
-            return f"{self.column} begins with {shown[0]}"
-        return f"{self.column} is {self.op}" if not shown else f"{self.column} {self.op} {shown[0]}"
+            return f"{self.column} begins with {values[0]}"
+        return f"{self.column} is {self.op}" if not values else f"{self.column} {self.op} {values[0]}"
 
 
 @dataclass(frozen=True)
 class RequestPredicate:
-    """A condition: all of its `terms` and all of its `others` must be true."""
+    """A condition: the conjunction of its `terms` and its `residual` expressions."""
 
     terms: tuple[SargableTerm, ...] = ()
     residual: tuple[Expr, ...] = ()
@@ -70,9 +70,9 @@ class RequestPredicate:
 
 
 def predicate_from_values(table: Table, column_values: Mapping[str, Any]) -> RequestPredicate:
-    """Columns and their values: one, None for NULL, or several in a list, tuple or set.
+    """The predicate for columns and their values: one, None for NULL, or several in a list, tuple or set.
 
-    The rows of several are those of each: None among them is NULL as it is alone, which SQL's IN never finds.
+    Several values select the rows of each. None among them selects NULL, unlike SQL's IN, which never does.
     """
     columns = {c.name.lower(): c for c in table.columns}
     terms = []
@@ -83,27 +83,27 @@ def predicate_from_values(table: Table, column_values: Mapping[str, Any]) -> Req
                 f"{table.name} has no column {name!r}.", hint=f"It has: {', '.join(c.name for c in table.columns)}."
             )
         read = scalar_reader(table.name, column.name, column.type)
-        given = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-        values = tuple(dict.fromkeys(None if v is None else read(v) for v in given))
+        items = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        values = tuple(dict.fromkeys(None if v is None else read(v) for v in items))
         terms.append(SargableTerm(column.name, column.type, *((IS_NULL,) if values == (None,) else (EQUAL, values))))
     return RequestPredicate(tuple(terms))
 
 
 def predicate_from_condition(condition: Expr) -> RequestPredicate:
-    """A condition whose columns are called as the table's. What no term says stays as it is."""
+    """The predicate of a condition over the table's column names. A part that no term expresses becomes residual."""
     terms: list[SargableTerm] = []
-    others: list[Expr] = []
+    residual: list[Expr] = []
     for part in operands(condition) if condition.op == "And" else [condition]:
         term, exact = _read_term(part)
         if term is not None:
             terms.append(term)
         if not exact:
-            others.append(part)
-    return RequestPredicate(tuple(terms), tuple(others))
+            residual.append(part)
+    return RequestPredicate(tuple(terms), tuple(residual))
 
 
 def comparison_term(column: Column, op: str, value: Any) -> SargableTerm | None:
-    """A comparison with a value as users give it; None if the column's type has no such value."""
+    """The term that compares a column with a user's value; None if the column's type has no such value."""
     read = scalar_reader("", column.name, column.type)
     try:
         return SargableTerm(column.name, column.type, op, (read(value),))
@@ -118,7 +118,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _read_term(expr: Expr) -> tuple[SargableTerm | None, bool]:
-    """A term that follows from a part of the condition, and whether it says the same."""
+    """A term that follows from a part of the condition, and whether the two are equivalent."""
     if expr.op in ("IsNull", "IsNotNull") and expr.args[0].op == "column":
         return SargableTerm(expr.args[0].value, expr.args[0].type, IS_NULL if expr.op == "IsNull" else NOT_NULL), True
     if expr.op == "column":
@@ -137,7 +137,7 @@ def _read_term(expr: Expr) -> tuple[SargableTerm | None, bool]:
 
 
 def _combine_points(expr: Expr) -> SargableTerm | None:
-    """`a = 1 OR a = 2` is `a IN (1, 2)`."""
+    """The term of a disjunction of points: `a = 1 OR a = 2` is `a IN (1, 2)`."""
     found = [_compare_to_constant(p) for p in operands(expr)]
     first = found[0]
     if first is None or any(t is None or t.op != EQUAL or t.column != first.column for t in found):
@@ -181,8 +181,8 @@ def _compare_to_constant(expr: Expr) -> SargableTerm | None:
 
 
 def _bare_column(expr: Expr) -> Expr | None:
-    """The column that an expression is, as it is or in a wider type that tells its values apart and keeps their
-    order."""
+    """The column of an expression that is a column, or a cast of one to a wider type that preserves equality and
+    order; None otherwise."""
     if expr.op == "column":
         return expr
     if expr.op != "Cast" or expr.args[0].op != "column":
@@ -192,11 +192,14 @@ def _bare_column(expr: Expr) -> Expr | None:
 
 
 def _is_embeddable(narrow: Type, wide: Type) -> bool:
-    before, after = _digits(narrow), _digits(wide)
-    if before is None:
+    narrow_digits, wide_digits = _digits(narrow), _digits(wide)
+    if narrow_digits is None:
         return False
-    if after is not None:
-        return after[1] >= before[1] and after[0] - after[1] >= before[0] - before[1]
+    if wide_digits is not None:
+        return (
+            wide_digits[1] >= narrow_digits[1]
+            and wide_digits[0] - wide_digits[1] >= narrow_digits[0] - narrow_digits[1]
+        )
     return wide == types.DOUBLE and narrow in (types.TINYINT, types.SMALLINT, types.INT)
 
 
@@ -208,7 +211,7 @@ def _digits(type_: Type) -> tuple[int, int] | None:
 
 
 def _constant_value(expr: Expr) -> tuple[Any] | None:
-    """The value of a constant: an exact number, or what its type's plain value is."""
+    """The value of a constant as a 1-tuple: an exact number, or the plain value of its type; None if unknown."""
     if expr.op == "Cast" and expr.args[0].op == "literal" and _digits(expr.args[0].type) is not None:
         inner = _constant_value(expr.args[0])
         if inner is None:
@@ -243,7 +246,7 @@ def _bound_in_type(type_: Type, value: Any, op: str) -> tuple[str, tuple[Any, ..
     below = math.floor(scaled)
     limit = 1 << types.bit_width(type_) - 1 if types.is_integer(type_) else 10 ** digits[0]
     if not -limit < below < limit - 1:
-        return None  # near or beyond the type's ends: the condition is left as it is
+        return None  # near or beyond the type's limits: the condition stays residual
     if scaled == below:
         return (EQUAL if op == "=" else op), (below,)
     if op == "=":
@@ -251,7 +254,7 @@ def _bound_in_type(type_: Type, value: Any, op: str) -> tuple[str, tuple[Any, ..
     return ("<=", (below,)) if op in ("<", "<=") else (">=", (below + 1,))
 
 
-# -- in words ----------------------------------------------------------------------------------------------------------
+# -- as text -----------------------------------------------------------------------------------------------------------
 
 _VALUE_FORMATS: Mapping[Family, Callable[[Any], str]] = {
     Family.DATE: lambda v: str(date(1970, 1, 1) + timedelta(days=v)),

@@ -1,4 +1,4 @@
-"""What a user asks a table or view for, checked: columns, order, limit."""
+"""Checks a user's request to a table or view: columns, order, limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_request(
     limit: int | None,
     key_bounds: KeyBounds = (None, None),
 ) -> RowRequest:
-    """`columns`: names, or None for all. `order_by`: names, each maybe with DESC behind it."""
+    """Build a checked request. `columns`: names, or None for all. `order_by`: names, each optionally with DESC."""
     if not table.has_rows:
         raise BadValue(f"{table.name} is not stored, so it has no rows by key.", hint=f"Use read({table.name!r}).")
     if limit is not None:
@@ -33,15 +33,15 @@ def build_request(
     named = tuple(_find_column(table, name, "columns") for name in _column_list(columns, "columns"))
     if len(set(named)) < len(named) or (columns is not None and not named):
         raise BadValue("columns names a column twice, or none.", hint="Name each once.")
-    shown = named if columns is not None else tuple(c.name for c in table.columns)
+    selected = named if columns is not None else tuple(c.name for c in table.columns)
     order: dict[str, KeyPart] = {}
     for text in _column_list(order_by, "order_by"):
         found = _ORDER_PATTERN.fullmatch(text)
-        name, way = (found[1], found[2]) if found and text.lower() not in table.by_name else (text, None)
+        name, direction = (found[1], found[2]) if found and text.lower() not in table.by_name else (text, None)
         column = _find_column(table, name, "order_by")
-        descends = way is not None and way.lower() == "desc"
+        descends = direction is not None and direction.lower() == "desc"
         order.setdefault(column, KeyPart(column, descends, nulls_last=descends))
-    return RowRequest(table, where, shown, tuple(order.values()), limit, key_bounds)
+    return RowRequest(table, where, selected, tuple(order.values()), limit, key_bounds)
 
 
 def _column_list(columns: Any, argument: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is wanted of one table or view, read at one state: as rows, or as a table."""
+"""A request read at one state of the store: as Python rows, or as a table."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _ATTEMPTS = 3
 
 @contextmanager
 def open_read_state(store: Store, *, at_batch: bool) -> Iterator[ReadState]:
-    """One state: of views, the published batch; of base tables, as they are now."""
+    """Open one read state: for views, the published batch; for base tables, the current rows."""
     if not at_batch and not store.capabilities.snapshot_scan:
         batch = store.published_batch()
         yield PositionState(store, store.head(), batch)
         return
-    pinned = store.open_snapshot()
+    snapshot = store.open_snapshot()
     try:
-        yield SnapshotState(store, pinned, at_cut=at_batch)
+        yield SnapshotState(store, snapshot, at_cut=at_batch)
     finally:
-        pinned.close()
+        snapshot.close()
 
 
 def stream_python_rows(store: Store, request: RowRequest) -> Iterator[dict[str, Any]]:
-    """Row by row, as Python values."""
-    with open_read_state(store, at_batch=not request.table.is_changed_by_writes) as source:
-        yield from python_rows_from(source, request)
+    """The rows one by one, as Python values."""
+    with open_read_state(store, at_batch=not request.table.is_changed_by_writes) as state:
+        yield from python_rows_from(state, request)
 
 
 def python_rows_from(state: ReadState, request: RowRequest) -> Iterator[dict[str, Any]]:
@@ -44,7 +44,7 @@ def python_rows_from(state: ReadState, request: RowRequest) -> Iterator[dict[str
 
 
 def read_request(store: Store, request: RowRequest) -> pa.Table:
-    """All at once; where the store cannot keep a state for so long, of the next one."""
+    """All rows as a table. If the store drops the snapshot during the read, the read is repeated on a new one."""
     for _ in range(_ATTEMPTS - 1):
         with suppress(SnapshotGone):
             return _read_once(store, request)
@@ -52,5 +52,5 @@ def read_request(store: Store, request: RowRequest) -> pa.Table:
 
 
 def _read_once(store: Store, request: RowRequest) -> pa.Table:
-    with open_read_state(store, at_batch=not request.table.is_changed_by_writes) as source:
-        return fetch(source, request)
+    with open_read_state(store, at_batch=not request.table.is_changed_by_writes) as state:
+        return fetch(state, request)

@@ -1,14 +1,14 @@
-"""Audit: every view against its query, run from nothing by Spark over the tables at the view's own batch.
+"""Audit: compare every view with its query, which Spark recomputes from the tables at the view's own batch.
 
-    1  one state of the database: the tables at the published batch's cut, and the views of that batch. A table whose
-       store cannot show its past is read as it is, between two looks that find nothing new in it
-    2  Spark runs each view's SQL text over these tables, as the text knew them (`plan.view_text`); a view over views
-       reads what Spark said of those
-    3  rows are compared by the view's key: missing here, too many here, or other values
+    1  read one state of the database: the tables at the published batch's cut, and the views of that batch. A table
+       whose store cannot read a past state is read as it is; the state is used only if no change of it is pending
+    2  Spark runs each view's SQL text over these tables, with the names that the text was written for
+       (`exact_query`); a view over views reads Spark's results for those
+    3  rows are compared by the view's key: missing, surplus, or with other values
 
-The text is run, not our plan: an error of the planner would show too. Two things a query does not determine: the last
-digits of a floating-point sum, where nine equal ones are enough here, and which of several tied rows a LIMIT or
-`row_number` takes, where Spark may choose others and the audit then says so.
+Spark runs the text, not the view's plan, so the audit also detects errors of the planner. A query does not determine
+two things: the last digits of a floating-point sum, where a relative difference of 1e-9 is accepted; and which of
+several tied rows a LIMIT or `row_number` takes, where Spark may choose others and the audit reports a difference.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WRONG_ROWS = "wrong"
 
 @dataclass(frozen=True)
 class _AuditState:
-    """The database at one batch, as a user sees it; what is large of it is in files."""
+    """The database at one batch, as a user sees it; large tables are in files."""
 
     catalog: Catalog
     epoch: int
@@ -54,9 +54,9 @@ class _AuditState:
 
 
 def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), sample: int | None = None) -> Audit:
-    """Compare these views (none named: all). `sample`: about so many keys of each, chosen anew every time.
+    """Compare these views (all, if none is named). `sample`: about this many keys of each, chosen anew every time.
 
-    `session` gives a Spark session of our settings, in which the tables are registered for the time being.
+    `session` returns a Spark session with Viewkeeper's settings; the tables are registered in it temporarily.
     """
     if sample is not None:
         arguments.check_whole_number(sample, "sample", 1)
@@ -64,13 +64,13 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
     for name in names:
         store.catalog().view(name)
     state = _read_state(store, names)
-    wanted = _requested_names(state.catalog, names)
-    needed = _needed_views(state.catalog, wanted)
+    requested = _requested_names(state.catalog, names)
+    needed = _needed_views(state.catalog, requested)
     found: dict[str, ViewAudit] = {}
     if any(v.table.name in state.views for v in needed):
-        found = _audit_views(session(), state, needed, wanted, sample)
-    skipped = {n: ViewAudit(n, 0, 0, why) for n, why in state.skipped.items() if n.lower() in wanted}
-    order = [v.table.name for v in state.catalog.user_views_and_indexes if v.table.name.lower() in wanted]
+        found = _audit_views(session(), state, needed, requested, sample)
+    skipped = {n: ViewAudit(n, 0, 0, reason) for n, reason in state.skipped.items() if n.lower() in requested}
+    order = [v.table.name for v in state.catalog.user_views_and_indexes if v.table.name.lower() in requested]
     views = tuple({**found, **skipped}[n] for n in order)
     return Audit(state.epoch, time.perf_counter() - started, views)
 
@@ -80,11 +80,11 @@ def audit(store: Store, session: Callable[[], Any], names: Sequence[str] = (), s
 
 def _read_state(store: Store, names: Sequence[str]) -> _AuditState:
     for _ in range(_MAX_ATTEMPTS):
-        pinned = store.open_snapshot()
+        snapshot = store.open_snapshot()
         try:
-            found = _read_snapshot(store, pinned, names)
+            found = _read_snapshot(store, snapshot, names)
         finally:
-            pinned.close()
+            snapshot.close()
         if found is not None:
             return found
     raise StoreError(
@@ -94,7 +94,8 @@ def _read_state(store: Store, names: Sequence[str]) -> _AuditState:
 
 
 def _read_snapshot(store: Store, snapshot: StoreSnapshot, names: Sequence[str]) -> _AuditState | None:
-    """None if a table without a past is not what the batch saw: a change of it waits."""
+    """The state to audit; None if a table without past states has a pending change, so that the batch did not see
+    it."""
     catalog = snapshot.catalog
     live: list[int] = []
 
@@ -104,29 +105,29 @@ def _read_snapshot(store: Store, snapshot: StoreSnapshot, names: Sequence[str]) 
 
             return regenerate_view(store, snapshot, table)
         try:
-            return gathered(table, snapshot.scan(table))
+            return collect(table, snapshot.scan(table))
         except Unsupported:
             live.append(table.id)
-            return gathered(table, snapshot.scan(table, at_cut=False))
+            return collect(table, snapshot.scan(table, at_cut=False))
 
-    def gathered(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-        shown = (batch for found in batches for batch in to_visible_rows(table, pa.table(found)).to_batches())
-        return memory.collect(shown, table.external_schema)
+    def collect(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+        visible = (batch for found in batches for batch in to_visible_rows(table, pa.table(found)).to_batches())
+        return memory.collect(visible, table.external_schema)
 
     memory = one_off_budget(store.state_path)
 
-    kept, skipped = _split_auditable(catalog, snapshot.batch.cut)
-    wanted = _requested_names(catalog, names)
-    read = {word for view in _needed_views(catalog, wanted) for word in _possible_table_names(catalog, view)}
-    tables = {t.name: rows(t) for t in catalog.tables if t.name.lower() in read}
-    views = {t.name: rows(t) for t in kept if t.name.lower() in wanted}
+    auditable, skipped = _split_auditable(catalog, snapshot.batch.cut)
+    requested = _requested_names(catalog, names)
+    needed_names = {word for view in _needed_views(catalog, requested) for word in _possible_table_names(catalog, view)}
+    tables = {t.name: rows(t) for t in catalog.tables if t.name.lower() in needed_names}
+    views = {t.name: rows(t) for t in auditable if t.name.lower() in requested}
     if live and store.pending(snapshot.batch.cut, live).calls:
         return None
     return _AuditState(catalog, snapshot.batch.number, tables, views, skipped, memory)
 
 
 def _split_auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str, str]]:
-    kept, skipped = [], {}
+    auditable, skipped = [], {}
     for view in catalog.user_views_and_indexes:
         table = view.table
         if view.suspended is not None:
@@ -134,8 +135,8 @@ def _split_auditable(catalog: Catalog, cut: int) -> tuple[list[Table], dict[str,
         elif view.own_cut is not None and (view.own_cut.low, view.own_cut.cut) != (cut, cut):
             skipped[table.name] = f"it has a cut of its own, {view.own_cut.cut}"
         else:
-            kept.append(table)
-    return kept, skipped
+            auditable.append(table)
+    return auditable, skipped
 
 
 def _requested_names(catalog: Catalog, names: Sequence[str]) -> set[str]:
@@ -143,17 +144,18 @@ def _requested_names(catalog: Catalog, names: Sequence[str]) -> set[str]:
 
 
 def _needed_views(catalog: Catalog, requested: set[str]) -> list[View]:
-    """The wanted views and those that they may read. A view reads only what was made before it."""
-    found, named = [], set(requested)
+    """The requested views and those that they may read. A view reads only views that were created before it."""
+    found, needed_names = [], set(requested)
     for view in reversed(catalog.user_views_and_indexes):
-        if view.table.name.lower() in named:
+        if view.table.name.lower() in needed_names:
             found.append(view)
-            named |= _possible_table_names(catalog, view)
+            needed_names |= _possible_table_names(catalog, view)
     return found[::-1]
 
 
 def _possible_table_names(catalog: Catalog, view: View) -> set[str]:
-    """All that may be a table's name in the view's text: whatever the planner leaves out, Spark looks it up."""
+    """Every word of the view's text that may be a table's name: Spark resolves tables that the planner leaves out,
+    too."""
     return {
         token.value.lower() for token in lex(exact_query(catalog, view)) if token.kind in ("word", "name", "number")
     }
@@ -165,7 +167,7 @@ def _possible_table_names(catalog: Catalog, view: View) -> set[str]:
 def _audit_views(
     spark: Any, state: _AuditState, needed: Sequence[View], requested: set[str], sample: int | None
 ) -> dict[str, ViewAudit]:
-    """The wanted views, each against Spark; one that Spark cannot run does not keep the others from it."""
+    """Compare each requested view with Spark. A view that Spark cannot run does not stop the others."""
     from viewkeeper.plan.catalyst import activate_session, explain_jvm_error, has_ended
     from viewkeeper.plan.catalyst.session import first_lines
 
@@ -181,11 +183,11 @@ def _audit_views(
                 if name.lower() in requested and name in state.views:
                     found[name] = _compare_view(view.table, frame, state.views[name], spark, sample, state.memory)
             except Exception as error:
-                told = explain_jvm_error(error) or error
-                if has_ended(spark):  # no other view can be judged
-                    raise told from error
+                explained = explain_jvm_error(error) or error
+                if has_ended(spark):  # no other view can be compared
+                    raise explained from error
                 if name.lower() in requested and name in state.views:
-                    found[name] = ViewAudit(name, 0, 0, failed=first_lines(str(told)))
+                    found[name] = ViewAudit(name, 0, 0, failed=first_lines(str(explained)))
     return found
 
 
@@ -196,11 +198,11 @@ def _compare_view(
     keys = names if table.is_bag else [k.column for k in table.key]
     frame = frame.toDF(*names)
     if sample is not None and keys and stored.num_rows > sample:
-        # The same share of the keys on both sides, by a hash: a key that is missing here can be drawn too.
+        # A hash selects the same share of keys on both sides, so that a key missing in the view can be drawn too.
         share = math.ceil(stored.num_rows / sample)
-        chosen = f"pmod(xxhash64({', '.join(map(backticked, keys))}), {share}) = {random.randrange(share)}"
-        stored = _make_frame(spark, table, stored).where(chosen).toArrow().cast(table.external_schema)
-        frame = frame.where(chosen)
+        sample_sql = f"pmod(xxhash64({', '.join(map(backticked, keys))}), {share}) = {random.randrange(share)}"
+        stored = _make_frame(spark, table, stored).where(sample_sql).toArrow().cast(table.external_schema)
+        frame = frame.where(sample_sql)
     expected = frame.toArrow().cast(table.external_schema)
     found, examples = compare(names, keys, table.is_bag, expected, stored, memory)
     return ViewAudit(table.name, max(expected.num_rows, stored.num_rows), found, examples=examples)
@@ -218,44 +220,49 @@ def compare(
     stored: pa.Table,
     memory: MemoryBudget | None = None,
 ) -> tuple[int, tuple[Difference, ...]]:
-    """How many keys differ, and the first of them. A bag's key is the whole row, and its count must be the same."""
-    listed = ", ".join(map(quoted, names))
-    grouped, times = (" GROUP BY ALL", "count(*)") if is_bag else ("", "1")
-    rows = {side: f"SELECT {listed}, {times} AS {WEIGHT_SUM} FROM {side}{grouped}" for side in (EXPECTED, ACTUAL)}
-    sides = [f"(SELECT *, row_number() OVER () AS {ROW_INDEX} FROM ({told})) {side}" for side, told in rows.items()]
+    """The number of keys that differ, and the first of them. A bag's key is the whole row, and its count must be
+    equal."""
+    columns = ", ".join(map(quoted, names))
+    grouped, count = (" GROUP BY ALL", "count(*)") if is_bag else ("", "1")
+    rows = {side: f"SELECT {columns}, {count} AS {WEIGHT_SUM} FROM {side}{grouped}" for side in (EXPECTED, ACTUAL)}
+    sides = [f"(SELECT *, row_number() OVER () AS {ROW_INDEX} FROM ({query})) {side}" for side, query in rows.items()]
     floats = [f.name for f in expected.schema if pa.types.is_floating(f.type)]
-    same = [
+    equal = [
         f"{EXPECTED}.{WEIGHT_SUM} = {ACTUAL}.{WEIGHT_SUM}",
         *(_same_value_sql(n, n in floats) for n in names if n not in keys),
     ]
-    with connect(memory) as duck:
-        duck.register(EXPECTED, expected)
-        duck.register(ACTUAL, stored)
-        duck.execute(
+    with connect(memory) as connection:
+        connection.register(EXPECTED, expected)
+        connection.register(ACTUAL, stored)
+        connection.execute(
             f"""CREATE TEMP TABLE {_WRONG_ROWS} AS
                 SELECT {EXPECTED}, {ACTUAL} FROM {" FULL JOIN ".join(sides)} ON {_equality_sql(keys) or "true"}
-                WHERE {EXPECTED}.{WEIGHT_SUM} IS NULL OR {ACTUAL}.{WEIGHT_SUM} IS NULL OR NOT ({" AND ".join(same)})"""
+                WHERE {EXPECTED}.{WEIGHT_SUM} IS NULL OR {ACTUAL}.{WEIGHT_SUM} IS NULL OR NOT ({" AND ".join(equal)})"""
         )
         if is_bag and floats:
-            duck.execute(_delete_near_rows_sql([n for n in names if n not in floats], floats))
-        examples = duck.sql(f"FROM {_WRONG_ROWS} LIMIT {_MAX_EXAMPLES}").fetchall()
-        total = duck.sql(f"SELECT count(*) FROM {_WRONG_ROWS}").fetchall()[0][0]
-    return int(total), tuple(_difference(keys, is_bag, e, s) for e, s in examples)
+            connection.execute(_delete_near_rows_sql([n for n in names if n not in floats], floats))
+        examples = connection.sql(f"FROM {_WRONG_ROWS} LIMIT {_MAX_EXAMPLES}").fetchall()
+        total = connection.sql(f"SELECT count(*) FROM {_WRONG_ROWS}").fetchall()[0][0]
+    return int(total), tuple(
+        _difference(keys, is_bag, expected_row, stored_row) for expected_row, stored_row in examples
+    )
 
 
 def _delete_near_rows_sql(exact: Sequence[str], floats: Sequence[str]) -> str:
-    """Of a bag with floating-point columns: rows that are too many on either side, and differ in the last digits alone.
-    Those that are equal in all else meet in the order of these columns."""
+    """SQL that deletes, for a bag with floating-point columns, the pairs of surplus rows of the two sides that differ
+    only in the last digits. Rows that agree in all other columns are paired in the order of the floating-point
+    columns."""
     sides = []
     for side, other in ((EXPECTED, ACTUAL), (ACTUAL, EXPECTED)):
-        parts = ", ".join(f"{side}.{quoted(n)}" for n in exact)
+        partition = ", ".join(f"{side}.{quoted(n)}" for n in exact)
         order = ", ".join(f"{side}.{quoted(n)}" for n in floats)
-        nth = f"row_number() OVER ({f'PARTITION BY {parts} ' if exact else ''}ORDER BY {order}) AS {COUNT}"
+        nth = f"row_number() OVER ({f'PARTITION BY {partition} ' if exact else ''}ORDER BY {order}) AS {COUNT}"
         sides.append(f"(SELECT unnest({side}), {nth} FROM {_WRONG_ROWS} WHERE {other}.{WEIGHT_SUM} IS NULL) {side}")
     near = " AND ".join(_same_value_sql(n, True) for n in floats)
     on = _equality_sql([*exact, COUNT, WEIGHT_SUM])
     return f"""DELETE FROM {_WRONG_ROWS} USING (
-        SELECT {EXPECTED}.{ROW_INDEX} AS one, {ACTUAL}.{ROW_INDEX} AS other FROM {" JOIN ".join(sides)} ON {on} WHERE {near}) met
+        SELECT {EXPECTED}.{ROW_INDEX} AS one, {ACTUAL}.{ROW_INDEX} AS other
+        FROM {" JOIN ".join(sides)} ON {on} WHERE {near}) met
         WHERE {EXPECTED}.{ROW_INDEX} = met.one AND {ACTUAL}.{WEIGHT_SUM} IS NULL
            OR {ACTUAL}.{ROW_INDEX} = met.other AND {EXPECTED}.{WEIGHT_SUM} IS NULL"""
 
@@ -265,24 +272,24 @@ def _equality_sql(names: Sequence[str]) -> str:
 
 
 def _same_value_sql(name: str, is_float: bool) -> str:
-    one, other = _both_columns(name)
-    exact = f"{one} IS NOT DISTINCT FROM {other}"
+    want, got = _both_columns(name)
+    exact = f"{want} IS NOT DISTINCT FROM {got}"
     if not is_float:
         return f"({exact})"
     return (
-        f"({exact} OR coalesce(abs({one} - {other}) <= {_FLOAT_TOLERANCE} * greatest(abs({one}), abs({other})), false))"
+        f"({exact} OR coalesce(abs({want} - {got}) <= {_FLOAT_TOLERANCE} * greatest(abs({want}), abs({got})), false))"
     )
 
 
 def _both_columns(name: str) -> tuple[str, str]:
-    """A column of both sides."""
+    """The column on both sides, qualified."""
     return f"{EXPECTED}.{quoted(name)}", f"{ACTUAL}.{quoted(name)}"
 
 
 def _difference(keys: Sequence[str], is_bag: bool, expected: Any, found: Any) -> Difference:
     sides = [_side_row(side, is_bag) for side in (expected, found)]
-    one = sides[0] or sides[1] or {}
-    return Difference({k: one[k] for k in keys}, sides[0], sides[1])
+    row = sides[0] or sides[1] or {}
+    return Difference({k: row[k] for k in keys}, sides[0], sides[1])
 
 
 def _side_row(side: Mapping[str, Any] | None, is_bag: bool) -> dict[str, Any] | None:

@@ -1,10 +1,10 @@
-"""Audit and repair of an open database, asked for or beside the batches.
+"""Audit and repair of an open database, on request or in the background beside the batches.
 
     1  compare the views with Spark
-    2  with `repair`: make those that differ anew, with the state behind them, and compare these again, whole
-    3  note what differs now
+    2  with `repair`: rebuild those that differ, with the state behind them, and compare these views again in full
+    3  note the views that still differ
 
-A repair that fails, or after which a view still differs, is said of each such view; the others are repaired.
+A repair that fails, or after which a view still differs, is reported for each such view; the others are repaired.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def audit_database(
     repair: bool = False,
     note: bool = True,
 ) -> Audit:
-    """Compare these views (none named: all), and repair them if that is wanted."""
+    """Compare these views (all, if none is named), and repair them if `repair` is set."""
     report = audit(store, session, names, sample)
     if repair:
         report = _repair_and_compare(store, session, get_maintainer, report)
@@ -62,15 +62,15 @@ def _repair_and_compare(
         if not wrong:
             raise
         return with_repair(report, {}, str(error))
-    again = audit(store, session, wrong).views if wrong else ()
-    return with_repair(report, {v.view: v.differences for v in again}, None)
+    remaining = audit(store, session, wrong).views if wrong else ()
+    return with_repair(report, {v.view: v.differences for v in remaining}, None)
 
 
 def audit_in_background(
     store: Store, get_audit: Callable[[], Callable[[], Audit] | None], listener: Callable[[Audit], None] | None
 ) -> None:
-    """An audit beside the batches, as long as there is a handle whose `audits` it is. What is wrong is logged, and one
-    that fails is noted for `status` and `doctor`."""
+    """Run an audit beside the batches, as long as the handle that it belongs to exists. Differences are logged; a
+    failed audit is noted for `status` and `doctor`."""
     run = get_audit()
     if run is None:
         return

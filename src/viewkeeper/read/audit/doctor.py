@@ -1,4 +1,4 @@
-"""Doctor: is everything as it should be, and if not, what to do. It changes nothing."""
+"""Doctor: check the state of a database and say what to do about problems. It changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STORE_LIBRARIES = {"rocksdb": "rocksdict", "hbase": "thriftpy2"}
 
 @dataclass(frozen=True)
 class Examination:
-    """What was looked at: `ok`, or what is wrong and what to do."""
+    """The findings of all checks: each is `ok`, or says what is wrong and what to do."""
 
     url: str
     findings: tuple[Finding, ...]
@@ -46,7 +46,7 @@ class Examination:
 
 
 def examine(store: Store) -> Examination:
-    """Every check, each whatever the others found."""
+    """Run every check, whatever the others find."""
     checks: list[Callable[[Store], Iterator[Finding]]] = [_versions, Store.examine, _state, _views, _notes]
     found: list[Finding] = []
     for check in checks:
@@ -59,9 +59,9 @@ def examine(store: Store) -> Examination:
 
 
 def _versions(store: Store) -> Iterator[Finding]:
-    own = _STORE_LIBRARIES.get(store.url.partition(":")[0])
-    shown = [f"{name} {_version(name)}" for name in (*_LIBRARIES, *([own] if own else []))]
-    yield Finding("versions", True, ", ".join([f"Python {platform.python_version()}", *shown]))
+    store_library = _STORE_LIBRARIES.get(store.url.partition(":")[0])
+    versions = [f"{name} {_version(name)}" for name in (*_LIBRARIES, *([store_library] if store_library else []))]
+    yield Finding("versions", True, ", ".join([f"Python {platform.python_version()}", *versions]))
 
 
 def _version(name: str) -> str:
@@ -72,22 +72,22 @@ def _version(name: str) -> str:
 
 
 def _state(store: Store) -> Iterator[Finding]:
-    """The runs that the batch record lists, and files that it does not."""
+    """Check the runs that the batch record lists, and find files that it does not list."""
     batch = _published_batch(store)
-    place = StateDirectory(store.state_path)
-    yield from _find_unfinished_loads(Path(place))
-    if batch is None or not place.exists():
+    directory = StateDirectory(store.state_path)
+    yield from _find_unfinished_loads(Path(directory))
+    if batch is None or not directory.exists():
         yield Finding("state", True, "there is none yet")
         return
     manifests = [Manifest.from_json(m) for m in (batch.record["manifest"], *batch.record.get("sets", {}).values())]
-    made = manifests[0].fingerprint
-    if made == expressions.fingerprint():
-        yield Finding("fingerprint", True, f"state was made with {made}")
+    fingerprint = manifests[0].fingerprint
+    if fingerprint == expressions.fingerprint():
+        yield Finding("fingerprint", True, f"state was made with {fingerprint}")
     else:
-        text = f"state was made with {made}, this is {expressions.fingerprint()}"
+        text = f"state was made with {fingerprint}, this is {expressions.fingerprint()}"
         yield Finding("fingerprint", False, text, "Refresh: it is made anew from the tables.")
     bad = {e: d for m in manifests for e, d in find_damaged_runs(OpenState(store.state_path, m)).items()}
-    # A batch that was published meanwhile may have replaced files: those are not damaged, they are old.
+    # A batch published meanwhile may have replaced files: those are not damaged but obsolete.
     now = _published_batch(store)
     if bad and now is not None and now.number == batch.number:
         for damage in dict.fromkeys(d.message for d in bad.values()):
@@ -97,10 +97,10 @@ def _state(store: Store) -> Iterator[Finding]:
         size = sum(e.length for m in manifests for r in m.runs.values() for e in r)
         yield Finding("state files", True, f"{runs} runs, {size / 1e6:.1f} MB; every checksum is right")
     named = frozenset().union(*(m.files() for m in manifests))
-    orphans = [place / name for name in place.list_names("*.vkr") if name not in named]
+    orphans = [directory / name for name in directory.list_names("*.vkr") if name not in named]
     if orphans:
         text = f"{len(orphans)} files, {sum(_file_size(p) for p in orphans) / 1e6:.1f} MB, that no batch lists"
-        # Nothing reads them. A maintainer writes files before it lists them, and removes others a moment later.
+        # No reader uses them. A maintainer writes files before it lists them, and removes others shortly afterwards.
         busy = store.lease_holder() is not None
         yield Finding("orphaned files", True, text, "" if busy else "The next maintainer removes them: vk refresh.")
     else:
@@ -108,7 +108,7 @@ def _state(store: Store) -> Iterator[Finding]:
 
 
 def _find_unfinished_loads(directory: Path) -> Iterator[Finding]:
-    """What an interrupted CREATE has read and the next one will not read again."""
+    """Parts of tables that an interrupted CREATE has read and the next one will not read again."""
     parts = list(directory.glob("load-*.vkp"))
     if parts:
         text = f"{len(parts)} parts of tables, {sum(_file_size(p) for p in parts) / 1e6:.1f} MB, kept for a day"
@@ -126,7 +126,7 @@ def _published_batch(store: Store) -> Batch | None:
     try:
         return store.published_batch()
     except CorruptState:
-        return None  # the store's own examination says so
+        return None  # the store's own examination reports it
 
 
 def _views(store: Store) -> Iterator[Finding]:
@@ -136,8 +136,8 @@ def _views(store: Store) -> Iterator[Finding]:
             advice = f"Correct the rows, then: ALTER MATERIALIZED VIEW {view.name} RESUME."
             yield Finding(f"view {view.name}", False, f"it is suspended: {view.suspended}", advice)
     behind = status.lag_changes > 0 and status.maintainer is None
-    views, waiting = count_text(len(status.views), "view"), count_text(status.lag_changes, "change")
-    text = f"{views}, {waiting} behind ({status.lag_seconds:.0f} s)"
+    views, changes = count_text(len(status.views), "view"), count_text(status.lag_changes, "change")
+    text = f"{views}, {changes} behind ({status.lag_seconds:.0f} s)"
     yield Finding("freshness", not behind, text, "Nobody maintains: vk refresh or vk run." if behind else "")
 
 
@@ -151,22 +151,22 @@ def _notes(store: Store) -> Iterator[Finding]:
     if contradiction is not None:
         text = f"{_age_text(contradiction)} it contradicted itself: {contradiction['error']}"
         yield Finding("state", False, text, "vk audit --repair makes all of it anew.")
-    left = describe_cleanup_note(store.note(AFTERWARDS))
-    if left is not None:
-        text = f"{_age_text(store.note(AFTERWARDS))} it failed, after batches that are published: {left}"
+    cleanup = describe_cleanup_note(store.note(AFTERWARDS))
+    if cleanup is not None:
+        text = f"{_age_text(store.note(AFTERWARDS))} it failed, after batches that are published: {cleanup}"
         yield Finding("clean-up", False, text, "Correct the cause; it is tried again after every batch.")
-    mended = store.note(REPAIR_NOTE)
-    if mended is not None:
-        times = mended.get("count", 1)
-        often = f" ({times} times in all)" if times > 1 else ""
-        text = f"{_age_text(mended)} state was made anew{often}: {'; '.join(mended['damage'])}"
+    repair = store.note(REPAIR_NOTE)
+    if repair is not None:
+        times = repair.get("count", 1)
+        times_text = f" ({times} times in all)" if times > 1 else ""
+        text = f"{_age_text(repair)} state was made anew{times_text}: {'; '.join(repair['damage'])}"
         yield Finding("mended", True, text, "Look at the disk if it happens again.")
     audited = store.note(AUDIT)
     if audited is None:
         yield Finding("audit", True, "there was none yet", "vk audit compares the views with Spark.")
     else:
-        well, text, advice = describe_audit_note(audited)
-        yield Finding("audit", well, f"{_age_text(audited)} {text}", advice)
+        ok, text, advice = describe_audit_note(audited)
+        yield Finding("audit", ok, f"{_age_text(audited)} {text}", advice)
 
 
 def _age_text(note: Any) -> str:

@@ -1,4 +1,4 @@
-"""What an audit found: of each view, and what is kept of it for `status` and `doctor` to say."""
+"""The result of an audit, and the part of it that is stored for `status` and `doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AUDIT_NOTE = "audit"
 
 @dataclass(frozen=True)
 class Difference:
-    """One key of a view: the row that its query gives and the row that the view has; None where there is none."""
+    """One key of a view: the row of its query and the row of the view; None where a side has no row."""
 
     key: Mapping[str, Any]
     expected: Mapping[str, Any] | None
@@ -22,7 +22,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ViewAudit:
-    """What was found of one view: rows compared, keys that differ, the first of them; or why it was left out."""
+    """The result for one view: rows compared, number of keys that differ, the first of them; or why it was skipped."""
 
     view: str
     rows: int
@@ -31,9 +31,9 @@ class ViewAudit:
     repaired: bool = False
     examples: tuple[Difference, ...] = field(default=(), repr=False)
     remaining: int | None = None
-    """Keys that differed still after it was made anew; None: that was not tried."""
+    """Number of keys that still differ after a repair; None: no repair was tried."""
     failed: str | None = None
-    """Why it could not be compared, or not made anew."""
+    """Why the view could not be compared, or not repaired."""
 
     @property
     def is_wrong(self) -> bool:
@@ -41,7 +41,7 @@ class ViewAudit:
 
     @property
     def advice(self) -> str:
-        """What to do about a view that is wrong."""
+        """What to do about a wrong view."""
         if self.failed is not None and self.remaining is None and not self.differences:
             return f"It could not be compared: {self.failed}"
         if self.failed is not None:
@@ -70,7 +70,7 @@ class Audit:
 
     @property
     def is_right(self) -> bool:
-        """Whether every view that was compared is right, or was made so."""
+        """Whether every view that was compared is right, or was repaired."""
         return not any(v.is_wrong for v in self.views)
 
     def to_json(self) -> dict[str, Any]:
@@ -79,40 +79,40 @@ class Audit:
 
 
 def with_repair(report: Audit, remaining: Mapping[str, int], failed: str | None) -> Audit:
-    """The report, with what was `left` of differences after a repair, or why there was none."""
+    """The report with the number of differences that remain after a repair, or with the reason why it failed."""
 
-    def now(view: ViewAudit) -> ViewAudit:
+    def updated(view: ViewAudit) -> ViewAudit:
         if not view.differences:
             return view
         if failed is not None:
             return replace(view, failed=failed)
         return replace(view, remaining=remaining[view.view], repaired=not remaining[view.view])
 
-    return replace(report, views=tuple(now(v) for v in report.views))
+    return replace(report, views=tuple(updated(v) for v in report.views))
 
 
 def audit_note(report: Audit) -> dict[str, Any]:
-    """What is kept of an audit for others to see: what differs now, after a repair if there was one."""
-    left = {v.view: v.differences if v.remaining is None else v.remaining for v in report.views}
-    views = [[view, differences] for view, differences in left.items() if differences]
+    """The stored note of an audit: what differs now, after a repair if there was one."""
+    remaining = {v.view: v.differences if v.remaining is None else v.remaining for v in report.views}
+    views = [[view, differences] for view, differences in remaining.items() if differences]
     failed = [[v.view, v.failed] for v in report.views if v.failed is not None]
     tried = any(v.remaining for v in report.views)
-    note = {"time": time.time(), "epoch": report.epoch, "differences": sum(left.values()), "views": views}
+    note = {"time": time.time(), "epoch": report.epoch, "differences": sum(remaining.values()), "views": views}
     return note | {"failed": failed, "tried": tried}
 
 
 def failure_note(error: Exception) -> dict[str, Any]:
-    """The same of an audit that came to no end."""
+    """The stored note of an audit that failed."""
     return {"time": time.time(), "error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
 
 
 def describe_audit_note(note: Mapping[str, Any]) -> tuple[bool, str, str]:
-    """Of what is kept: whether all was well, what was found, and what to do."""
+    """Whether the noted audit found everything right, what it found, and what to do."""
     if "error" in note:
         return False, f"it failed: {note['error']}", "vk audit says more; the views were not compared."
     failed, wrong = note.get("failed", ()), note["differences"]
     text = f"{wrong} keys differed" + "".join(f"; {view}: {n}" for view, n in note["views"])
-    text += "".join(f"; {view} could not be compared: {why}" for view, why in failed)
+    text += "".join(f"; {view} could not be compared: {reason}" for view, reason in failed)
     advice = "vk audit --repair makes these views anew." if wrong else "vk audit says more." if failed else ""
     if note.get("tried"):
         advice = "Making them anew did not help: vk audit says more; do not rely on these views."

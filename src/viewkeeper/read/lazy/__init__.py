@@ -1,1 +1,1 @@
-"""Views whose rows are computed when they are read."""
+"""Lazy and virtual views: views whose rows are computed when they are read."""

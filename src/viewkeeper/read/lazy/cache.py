@@ -1,13 +1,14 @@
-"""The answers of lazy views: what is asked for is worked out from the published state, and remembered.
+"""The cache of lazy views' answers: an answer is computed from the published state, and cached.
 
-1  the keys that are asked for say what is known of their first columns
-2  the rows that these need are looked up, table by table, in the arrangements that batches keep (`plan.narrowing`)
-3  the view's operators run over these rows as over a first load, and keep nothing
-4  of what reached the view, the asked keys are the answer
+    1  the requested keys fix the values of their first columns
+    2  the base rows that these keys need are looked up, table by table, in the arrangements that batches keep
+       (key propagation)
+    3  the view's operators run over these rows as in a first load, and keep no state
+    4  of the rows that reach the view, those with the requested keys are the answer
 
-It is right for the batch whose files were read, so it stays right for every later one that lists the same runs of the
-same arrangements. Answers are remembered that long, up to the store's `lazy_cache` bytes, the last used ones longest.
-Nothing is written, so it does not matter where a process ends.
+An answer is right for the batch whose files were read, and for every later batch that lists the same runs of the same
+arrangements; it is cached that long. The cache holds up to the store's `lazy_cache_bytes`; the least recently used
+answers are evicted first. Nothing is written, so a process may end at any point.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from viewkeeper.store.contract.commits import Batch, StoreSnapshot
 from viewkeeper.store.contract.store import Store
 
 _ANSWER_OVERHEAD_BYTES = 1_000
-"""Bytes of what remembers an answer, whatever it is."""
+"""Approximate fixed size of a cached answer in bytes."""
 
 RunLists = tuple[Any, ...]
-"""What an answer was made from: the runs of each arrangement that is kept for the view."""
+"""What an answer was computed from: the runs of each arrangement that is kept for the view."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +53,19 @@ class CachedAnswer:
     keys: pa.BinaryArray
     rows: pa.Table
     size: int
-    """Bytes, about."""
+    """Approximate size in bytes."""
     shown_rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Rows that were asked for one by one, as users see them."""
+    """Rows that were read one by one, by row number, as users see them."""
 
     def get_row(self, table: Table, key: bytes) -> dict[str, Any] | None:
-        place = bisect_left(self.keys, key, key=_key_bytes)
-        if place == len(self.keys) or _key_bytes(self.keys[place]) != key:
+        index = bisect_left(self.keys, key, key=_key_bytes)
+        if index == len(self.keys) or _key_bytes(self.keys[index]) != key:
             return None
-        if place not in self.shown_rows:
-            seen = {f.name: f for f in table.external_schema}
-            schema = pa.schema([seen.get(f.name, f) for f in self.rows.schema])
-            [self.shown_rows[place]] = self.rows.slice(place, 1).cast(schema).to_pylist()
-        return dict(self.shown_rows[place])
+        if index not in self.shown_rows:
+            external = {f.name: f for f in table.external_schema}
+            schema = pa.schema([external.get(f.name, f) for f in self.rows.schema])
+            [self.shown_rows[index]] = self.rows.slice(index, 1).cast(schema).to_pylist()
+        return dict(self.shown_rows[index])
 
     def read_range(self, start: bytes | None, stop: bytes | None) -> pa.Table:
         low = 0 if start is None else bisect_left(self.keys, start, key=_key_bytes)
@@ -78,7 +79,7 @@ def _key_bytes(key: Any) -> bytes:
 
 
 class LazyViewCache:
-    """Of one open store. May be used from any thread; what is worked out is worked out by one at a time."""
+    """The cache of one open store. Any thread may call it; one answer is computed at a time."""
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
@@ -88,7 +89,7 @@ class LazyViewCache:
         self._manifest: tuple[int, Manifest] = (-1, Manifest())
         self._answers: OrderedDict[tuple[int, bytes], CachedAnswer] = OrderedDict()
         self._answer_sources: dict[int, tuple[object, RunLists]] = {}
-        """Of each view whose answers are known: its plan, and what they were made from."""
+        """For each view with cached answers: its plan, and the run lists that the answers were computed from."""
         self._cached_bytes = 0
         self._plans: dict[int, tuple[int, LazyPlan]] = {}
 
@@ -102,16 +103,16 @@ class LazyViewCache:
 
     def find_rows(self, snapshot: StoreSnapshot, table: Table, keys: pa.Table) -> pa.Table:
         view = _find_view(snapshot, table)
-        asked = self._plan_of(snapshot, view)
+        plan = self._plan_of(snapshot, view)
         names = [c.name for c in table.key_columns]
         values = [_exclude_null(pc.unique(keys[name].combine_chunks())) for name in names]
         whole = self._find_cached(snapshot, view, b"")
-        if whole is None and asked.is_narrowed_by(values):
-            found = self._compute_answer(snapshot, view, asked, values)
+        if whole is None and plan.is_narrowed_by(values):
+            found = self._compute_answer(snapshot, view, plan, values)
         else:
-            found = whole or self._get_answer(snapshot, view, asked, b"", ())
-        wanted = pc.is_in(found.keys, value_set=encode_keys(table, keys.select(names)))
-        return found.rows.filter(wanted)
+            found = whole or self._get_answer(snapshot, view, plan, b"", ())
+        matching = pc.is_in(found.keys, value_set=encode_keys(table, keys.select(names)))
+        return found.rows.filter(matching)
 
     def estimate_rows(self, snapshot: StoreSnapshot, table: Table) -> int:
         whole = self._find_cached(snapshot, view := _find_view(snapshot, table), b"")
@@ -129,14 +130,14 @@ class LazyViewCache:
     def _range_answer(
         self, snapshot: StoreSnapshot, view: View, start: bytes | None, stop: bytes | None
     ) -> CachedAnswer:
-        """An answer that has the rows of a range, and maybe others."""
+        """An answer that contains the rows of a range, and maybe others."""
         prefix, values = shared_key_values(view.table, start, stop)
-        asked = self._plan_of(snapshot, view)
-        if not asked.is_narrowed_by(values):
+        plan = self._plan_of(snapshot, view)
+        if not plan.is_narrowed_by(values):
             prefix, values = b"", ()
-        return self._get_answer(snapshot, view, asked, prefix, values)
+        return self._get_answer(snapshot, view, plan, prefix, values)
 
-    # -- what is remembered -------------------------------------------------------------------------------------------
+    # -- cached answers -----------------------------------------------------------------------------------------------
 
     def _get_answer(
         self, snapshot: StoreSnapshot, view: View, plan: LazyPlan, prefix: bytes, values: Sequence[pa.Array | None]
@@ -144,34 +145,34 @@ class LazyViewCache:
         found = self._find_cached(snapshot, view, prefix)
         if found is None:
             found = self._compute_answer(snapshot, view, plan, values)
-            after = successor(prefix) if prefix else None
-            rows = found.read_range(prefix or None, after)
+            end = successor(prefix) if prefix else None
+            rows = found.read_range(prefix or None, end)
             found = found if rows.num_rows == found.rows.num_rows else _make_answer(view.table, rows)
             self._cache_answer(snapshot, view, prefix, found)
         return found
 
     def _find_cached(self, snapshot: StoreSnapshot, view: View, prefix: bytes) -> CachedAnswer | None:
-        """What is known of keys that begin so, or of all, if it holds for the pinned batch."""
+        """The cached answer for keys with this prefix, or for all keys, if it is valid for the snapshot's batch."""
         number = view.table.id
         runs = self._run_lists(snapshot, view)
         with self._lock:
-            made_of = self._answer_sources.get(number)
-            if made_of is None or made_of[0] is not view.stored_plan or made_of[1] != runs:
+            sources = self._answer_sources.get(number)
+            if sources is None or sources[0] is not view.stored_plan or sources[1] != runs:
                 return None
-            for known in (prefix, b""):
-                if (found := self._answers.get((number, known))) is not None:
-                    self._answers.move_to_end((number, known))
+            for candidate in (prefix, b""):
+                if (found := self._answers.get((number, candidate))) is not None:
+                    self._answers.move_to_end((number, candidate))
                     return found
         return None
 
     def _cache_answer(self, snapshot: StoreSnapshot, view: View, prefix: bytes, answer: CachedAnswer) -> None:
-        number, made_of = view.table.id, (view.stored_plan, self._run_lists(snapshot, view))
+        number, sources = view.table.id, (view.stored_plan, self._run_lists(snapshot, view))
         with self._lock:
-            known = self._answer_sources.get(number)
-            if known is None or known[0] is not made_of[0] or known[1] != made_of[1]:
+            cached_sources = self._answer_sources.get(number)
+            if cached_sources is None or cached_sources[0] is not sources[0] or cached_sources[1] != sources[1]:
                 for name in [n for n in self._answers if n[0] == number]:
                     self._cached_bytes -= self._answers.pop(name).size
-                self._answer_sources[number] = made_of
+                self._answer_sources[number] = sources
             if answer.size <= self._max_bytes and (number, prefix) not in self._answers:
                 self._answers[number, prefix] = answer
                 self._cached_bytes += answer.size
@@ -179,8 +180,8 @@ class LazyViewCache:
                 self._cached_bytes -= self._answers.popitem(last=False)[1].size
 
     def _run_lists(self, snapshot: StoreSnapshot, view: View) -> RunLists:
-        listed = self._manifest_of(snapshot.batch).runs
-        return tuple(listed.get(slot, ()) for slot in self._plan_of(snapshot, view).slots)
+        runs = self._manifest_of(snapshot.batch).runs
+        return tuple(runs.get(slot, ()) for slot in self._plan_of(snapshot, view).slots)
 
     def _manifest_of(self, batch: Batch) -> Manifest:
         number, manifest = self._manifest
@@ -189,29 +190,29 @@ class LazyViewCache:
             self._manifest = batch.number, manifest
         return manifest
 
-    # -- what is worked out -------------------------------------------------------------------------------------------
+    # -- computed answers ---------------------------------------------------------------------------------------------
 
     def _plan_of(self, snapshot: StoreSnapshot, view: View) -> LazyPlan:
         number, version = view.table.id, snapshot.catalog.version
-        known = self._plans.get(number)
-        if known is None or known[0] != version:
-            known = self._plans[number] = version, plan_lazy_view(snapshot.catalog, view)
-        return known[1]
+        cached = self._plans.get(number)
+        if cached is None or cached[0] != version:
+            cached = self._plans[number] = version, plan_lazy_view(snapshot.catalog, view)
+        return cached[1]
 
     def _compute_answer(
         self, snapshot: StoreSnapshot, view: View, plan: LazyPlan, values: Sequence[pa.Array | None]
     ) -> CachedAnswer:
         with self._compute_lock:
             try:
-                stage = self._executor_at(self._manifest_of(snapshot.batch))
+                executor = self._executor_at(self._manifest_of(snapshot.batch))
                 try:
-                    reached = compute_lazy_rows(stage, plan, values)
+                    deltas = compute_lazy_rows(executor, plan, values)
                 except BrokenViews:
                     if not values:
                         raise
-                    # Rows beside those that matter may be what failed, in a way that they do not if all are there.
-                    reached = compute_lazy_rows(stage, plan, ())
-                return _make_answer(view.table, build_stored_rows(stage, view.table, reached))
+                    # The error may come from rows beside the requested ones, and not occur when all rows are there.
+                    deltas = compute_lazy_rows(executor, plan, ())
+                return _make_answer(view.table, build_stored_rows(executor, view.table, deltas))
             except (FileNotFoundError, CorruptState) as error:
                 raise SnapshotGone(
                     f"The state of {view.table.name} at batch {snapshot.batch.number} is gone: {error}"

@@ -1,1 +1,1 @@
-"""What the server's endpoints do."""
+"""The server's endpoints."""

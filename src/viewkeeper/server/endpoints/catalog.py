@@ -1,4 +1,4 @@
-"""What there is: tables, views, plans, status, health, metrics."""
+"""Endpoints for the catalog: tables, views, plans; and status, health, metrics."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ from viewkeeper.syntax.view_text import display_query
 
 async def list_tables(context: ServerContext, request: Request) -> Reply:
     """Every table."""
-    now = await read_status(context)
-    rows = {table.name: table for table in now.tables}
+    status = await read_status(context)
+    rows = {table.name: table for table in status.tables}
     found = []
     for table in context.store.catalog().user_tables:
-        known = rows.get(table.name)
+        table_status = rows.get(table.name)
         counts = (
-            {"rows": known.rows, "rejected": known.rejected} if known is not None else {"rows": None, "rejected": 0}
+            {"rows": table_status.rows, "rejected": table_status.rejected}
+            if table_status is not None
+            else {"rows": None, "rejected": 0}
         )
         found.append({**table_json(table), "sql": create_table_sql(table), **counts})
-    return _json_reply({"tables": found, **_state_json(context, now)})
+    return _json_reply({"tables": found, **_state_json(context, status)})
 
 
 async def list_views(context: ServerContext, request: Request) -> Reply:
     """Every view."""
-    now = await read_status(context)
-    known = {view.name: view for view in now.views}
+    status = await read_status(context)
+    statuses = {view.name: view for view in status.views}
     catalog = context.store.catalog()
     return _json_reply(
         {
-            "views": [_view_json(catalog, v, known.get(v.table.name)) for v in catalog.user_views_and_indexes],
-            **_state_json(context, now),
+            "views": [_view_json(catalog, v, statuses.get(v.table.name)) for v in catalog.user_views_and_indexes],
+            **_state_json(context, status),
         }
     )
 
@@ -52,10 +54,10 @@ async def get_view(context: ServerContext, request: Request) -> Reply:
     """One view."""
     catalog = context.store.catalog()
     found = catalog.view(request.name)
-    now = await read_status(context)
-    known = next((v for v in now.views if v.name == found.table.name), None)
-    token = str(context.db.token(found.table.name))  # of the rows that it shows
-    return _json_reply({**_state_json(context, now), **_view_json(catalog, found, known), "token": token})
+    status = await read_status(context)
+    view_status = next((v for v in status.views if v.name == found.table.name), None)
+    token = str(context.db.token(found.table.name))  # stands for the rows that the view shows
+    return _json_reply({**_state_json(context, status), **_view_json(catalog, found, view_status), "token": token})
 
 
 async def get_table(context: ServerContext, request: Request) -> Reply:
@@ -64,12 +66,12 @@ async def get_table(context: ServerContext, request: Request) -> Reply:
     found = catalog.find(request.name)
     if isinstance(found, View):
         kind = {} if found.index is None else {"kind": "index"}
-        about = {"sql": show_create(catalog, found), "token": str(context.db.token(request.name))}
+        details = {"sql": show_create(catalog, found), "token": str(context.db.token(request.name))}
         suspended = {} if found.suspended is None else {"suspended": suspension_summary(found.suspended)}
-        return _json_reply({**table_json(found.table), **kind, **about, **suspended})
-    named = catalog.table(request.name)
+        return _json_reply({**table_json(found.table), **kind, **details, **suspended})
+    table = catalog.table(request.name)
     return _json_reply(
-        {**table_json(named), "sql": create_table_sql(named), "token": str(context.db.token(request.name))}
+        {**table_json(table), "sql": create_table_sql(table), "token": str(context.db.token(request.name))}
     )
 
 
@@ -82,25 +84,25 @@ async def get_plan(context: ServerContext, request: Request) -> Reply:
 def _plan_json(context: ServerContext, name: str) -> dict[str, Any]:
     maintainer = context.db._maintainer
     timed = maintainer.publisher.history.operators() if maintainer is not None else None
-    picture, ids = diagram_with_operators(context.store, context.store.catalog(), name)
+    diagram, ids = diagram_with_operators(context.store, context.store.catalog(), name)
     boxes = []
-    for box in picture.boxes:
-        one = timed.get(ids[box.number]) if timed is not None else None
-        boxes.append({**vars(box), "last": one})
-    links = [vars(link) for link in picture.links]
-    told = context.db.explain(name)
-    shared = sorted({other for box in picture.boxes if box.rows is not None for other in box.shared})
+    for box in diagram.boxes:
+        timing = timed.get(ids[box.number]) if timed is not None else None
+        boxes.append({**vars(box), "last": timing})
+    links = [vars(link) for link in diagram.links]
+    plan = context.db.explain(name)
+    shared = sorted({other for box in diagram.boxes if box.rows is not None for other in box.shared})
     return {
-        "view": picture.view,
-        "key": picture.key,
-        "unique": picture.unique,
-        "rounds": picture.rounds,
+        "view": diagram.view,
+        "key": diagram.key,
+        "unique": diagram.unique,
+        "rounds": diagram.rounds,
         "boxes": boxes,
         "links": links,
         "shares_state_with": shared,
         "timed": timed is not None,
-        "text": told,
-        "svg": told.svg,
+        "text": plan,
+        "svg": plan.svg,
     }
 
 
@@ -117,18 +119,18 @@ async def check_health(context: ServerContext, request: Request) -> Reply:
 
 async def check_readiness(context: ServerContext, request: Request) -> Reply:
     """Fresh enough to serve."""
-    now = await read_status(context)
-    most = context.settings.max_lag
-    suspended = {v.name: _suspended_lag_seconds(v) for v in now.views if v.suspended is not None}
+    status = await read_status(context)
+    max_lag = context.settings.max_lag
+    suspended = {v.name: _suspended_lag_seconds(v) for v in status.views if v.suspended is not None}
     counted = suspended if context.settings.suspended == "count" else {}
-    lag = max([now.lag_seconds, *counted.values()])
-    if most is not None and lag > most:
-        late = [name for name, seconds in counted.items() if seconds > most]
-        which = f"{', '.join(late)} (suspended) and so the views" if late else "The views"
-        raise Timeout(f"{which} are {lag:.1f} s behind; {most:g} s are allowed.", hint="")
-    if context.settings.maintain and now.error is not None:
-        raise Timeout(f"Maintenance failed: {now.error[:200]}", hint="It is tried again.")
-    return _json_reply({"status": "ready", "lag_seconds": lag, "epoch": now.epoch, "suspended": suspended})
+    lag = max([status.lag_seconds, *counted.values()])
+    if max_lag is not None and lag > max_lag:
+        late = [name for name, seconds in counted.items() if seconds > max_lag]
+        names = f"{', '.join(late)} (suspended) and so the views" if late else "The views"
+        raise Timeout(f"{names} are {lag:.1f} s behind; {max_lag:g} s are allowed.", hint="")
+    if context.settings.maintain and status.error is not None:
+        raise Timeout(f"Maintenance failed: {status.error[:200]}", hint="It is tried again.")
+    return _json_reply({"status": "ready", "lag_seconds": lag, "epoch": status.epoch, "suspended": suspended})
 
 
 def _suspended_lag_seconds(view: ViewStatus) -> float:
@@ -141,10 +143,10 @@ def _suspended_lag_seconds(view: ViewStatus) -> float:
 
 async def get_metrics(context: ServerContext, request: Request) -> Reply:
     """Metrics for Prometheus."""
-    now = await read_status(context)
+    status = await read_status(context)
     hub = context.hub
     text = await context.run_in_thread(
-        context.metrics.exposition, now, context.store.log_bytes(), hub.subscribers_by_table(), hub.cut_off_count
+        context.metrics.exposition, status, context.store.log_bytes(), hub.subscribers_by_table(), hub.cut_off_count
     )
     return Reply(200, text, metrics.MEDIA)
 
@@ -154,7 +156,7 @@ async def get_openapi(context: ServerContext, request: Request) -> Reply:
     return Reply(200, context.openapi_json, formats.JSON)
 
 
-# -- shapes ------------------------------------------------------------------------------------------------------------
+# -- JSON shapes -------------------------------------------------------------------------------------------------------
 
 
 async def read_status(context: ServerContext) -> Status:
@@ -162,7 +164,7 @@ async def read_status(context: ServerContext) -> Status:
 
 
 def table_json(table: Table) -> dict[str, Any]:
-    """What a program must know to read a table's rows."""
+    """What a program needs to know to read a table's rows."""
     return {
         "name": table.name,
         "kind": "view" if table.is_view else "table",
@@ -182,7 +184,7 @@ _CATALOG_FIELDS = ("name", "strategy", "suspended", "sql", "index_of")
 
 
 def _view_json(catalog: Catalog, view: View, status: ViewStatus | None) -> dict[str, Any]:
-    known = {} if status is None else {k: v for k, v in vars(status).items() if k not in _CATALOG_FIELDS}
+    fields = {} if status is None else {k: v for k, v in vars(status).items() if k not in _CATALOG_FIELDS}
     index = {} if view.index is None else {"kind": "index", "index_of": indexed_table(catalog, view).name}
     return {
         **table_json(view.table),
@@ -192,7 +194,7 @@ def _view_json(catalog: Catalog, view: View, status: ViewStatus | None) -> dict[
         "options": dict(view.options),
         "strategy": strategy_of(view).name,
         "suspended": None if view.suspended is None else view.suspended.reason,
-        **known,
+        **fields,
     }
 
 

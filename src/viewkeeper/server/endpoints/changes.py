@@ -1,18 +1,18 @@
-"""Subscriptions over HTTP: a view's rows now, then every batch once, as Server-Sent Events or as an Arrow stream.
+"""Subscriptions over HTTP: a view's current rows, then every batch once, as Server-Sent Events or an Arrow stream.
 
-    since=TOKEN, Last-Event-ID    only what follows; a number is taken for a position of this database
-    since=now                     only what comes from now on
+    since=TOKEN, Last-Event-ID    only the changes after it; a number is read as a position of this database
+    since=now                     only the changes from now on
 
-    1  the rows that are there, from one state, in pieces; or with since, what was missed, from the log
-    2  join the hub: it hands out what comes after a position P
-    3  what lies between the own position and P, from the log; then whether the view is suspended
-    4  the queue that the hub fills
-    5  when the view was made anew after a suspension: the event `reset`, and again from 1
+    1  send the current rows from one state, in pieces; or with since, the missed changes from the log
+    2  subscribe to the hub, which delivers the changes after a position P
+    3  send the changes between the own position and P from the log; then report a suspension
+    4  send the events of the queue that the hub fills
+    5  if the view was rebuilt after a suspension: send the event `reset`, and continue with 1
 
-A view that is suspended already is refused (409), unless level=stale asks for its old rows, or the client comes back
-with since: then it gets the event `suspended`, and waits.
+A view that is already suspended is refused (409), unless level=stale reads its old rows, or the client comes back with
+since: it then gets the event `suspended`, and waits.
 
-A client that does not read holds nobody up: its queue has a limit (`hub`), and a write to it has a time limit.
+A client that does not read holds up no other: its queue has a limit (`hub`), and a write to it has a time limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from viewkeeper.server.http.request import Reply, Request
 
 _NOW = "now"
 PositionedEvent = tuple[int, bytes]
-"""An event, and the position behind it."""
+"""The position after an event, and the encoded event."""
 
 
 async def subscribe(context: ServerContext, request: Request) -> Reply:
@@ -47,26 +47,28 @@ async def subscribe(context: ServerContext, request: Request) -> Reply:
     store = context.store
     table = store.catalog().table(request.name)
     media = formats.choose_media_type(request.header("accept"), (formats.EVENTS, formats.ARROW))
-    form = (
+    event_format = (
         event_formats.ARROW_FORMAT
         if media == formats.ARROW
         else event_formats.SSE_NATIVE
         if request.native
         else event_formats.SSE
     )
-    given = request.header("last-event-id") or request.parameter("since")
+    since_text = request.header("last-event-id") or request.parameter("since")
     context.check_subscribers()
-    now = store.settled_position(table)  # a table that cannot be subscribed to says so now
-    if given is None:
+    now = store.settled_position(table)  # raises now for a table that cannot be subscribed to
+    if since_text is None:
         refuse_suspended(store.catalog().find_by_id(table.id), stale=request.parameter("level") == Level.STALE.value)
-        return _stream_reply(media, _stream_rows_and_changes(context, table, form))
-    since = now if given == _NOW else _parse_position(context, given)
+        return _stream_reply(media, _stream_rows_and_changes(context, table, event_format))
+    since = now if since_text == _NOW else _parse_position(context, since_text)
     check_since(store, table, since)
     missed = deltas_by_call(store, table, since, now) if since < now else iter(())
     first = await context.run_in_thread(
-        _encode_next, form, table, missed
-    )  # what the log no longer has is a problem, not an event
-    return _stream_reply(media, _stream_missed_and_changes(context, table, form, max(since, now), first, missed))
+        _encode_next, event_format, table, missed
+    )  # a position that the log no longer has is a problem document, not an event
+    return _stream_reply(
+        media, _stream_missed_and_changes(context, table, event_format, max(since, now), first, missed)
+    )
 
 
 def _stream_reply(media: str, body: AsyncIterator[bytes]) -> Reply:
@@ -84,7 +86,7 @@ def _parse_position(context: ServerContext, since: str | None) -> int:
 
 
 async def _stream_rows_and_changes(context: ServerContext, table: Table, event_format: str) -> AsyncIterator[bytes]:
-    """The rows of one state, then what follows it. The state is kept while the client takes them, and no longer."""
+    """The rows of one state, then the changes after it. The snapshot is closed once the client has received them."""
     with context.count_subscriber():
         yield event_formats.encode_stream_start(event_format, table)
         async with aclosing(_stream_changes(context, table, event_format, None)) as following:
@@ -100,7 +102,7 @@ async def _stream_missed_and_changes(
     first_event: PositionedEvent | None,
     missed_deltas: Iterator[tuple[int, Delta]],
 ) -> AsyncIterator[bytes]:
-    """What was missed up to a position, then what follows it."""
+    """The missed changes up to a position, then the changes after it."""
     with context.count_subscriber():
         yield event_formats.encode_stream_start(event_format, table)
         found = first_event
@@ -115,28 +117,30 @@ async def _stream_missed_and_changes(
 async def _stream_changes(
     context: ServerContext, table: Table, event_format: str, since: int | None
 ) -> AsyncGenerator[bytes, None]:
-    """All rows unless there is a position to go on from, then what comes, and again when the view was made anew.
+    """All rows unless `since` is given, then the changes; again when the view was rebuilt.
 
-    What was missed is encoded as it is taken: nothing of it waits for a client that reads slowly."""
-    subscriber, at = None, since or 0
+    Missed changes are encoded as they are sent, so none of them is held for a client that reads slowly."""
+    subscriber, position = None, since or 0
     try:
         while True:
             if since is None:
                 async with aclosing(_stream_table_rows(context, table, event_format)) as pieces:
-                    async for at, data in pieces:  # noqa: B007 - the last one is where to go on
+                    async for position, data in pieces:  # noqa: B007 - the last position is where the changes begin
                         yield data
-            subscriber, upto = context.hub.subscribe(table, event_format, at)
+            subscriber, hub_position = context.hub.subscribe(table, event_format, position)
             context.metrics.reads["changes"].inc()
-            missed = deltas_by_call(context.store, table, at, upto) if at < upto else iter(())
+            missed = (
+                deltas_by_call(context.store, table, position, hub_position) if position < hub_position else iter(())
+            )
             while (found := await context.run_in_thread(_encode_next, event_format, table, missed)) is not None:
-                at, data = found
+                position, data = found
                 yield data
             if subscriber.suspended is not None:
-                told = suspension_delta(context.store, table, subscriber.suspended, max(at, upto))
-                yield event_formats.encode_delta(event_format, table, told)
-            if context.stopping.is_set():  # who joins now was not there when goodbye was said
+                delta = suspension_delta(context.store, table, subscriber.suspended, max(position, hub_position))
+                yield event_formats.encode_delta(event_format, table, delta)
+            if context.stopping.is_set():  # this subscriber joined after the hub ended its subscriptions
                 yield event_formats.encode_stream_end(
-                    event_format, table, None, Token(context.store.uuid, at), event_formats.STOPPING_REASON
+                    event_format, table, None, Token(context.store.uuid, position), event_formats.STOPPING_REASON
                 )
                 return
             while data := await subscriber.wait_for_events():
@@ -149,14 +153,14 @@ async def _stream_changes(
                 event_format, table, reset_delta(context.store, table, subscriber.position)
             )
     except ViewkeeperError as error:
-        yield event_formats.encode_stream_end(event_format, table, error, Token(context.store.uuid, at))
+        yield event_formats.encode_stream_end(event_format, table, error, Token(context.store.uuid, position))
     finally:
         if subscriber is not None:
             context.hub.unsubscribe(table, subscriber)
 
 
 def _encode_next(event_format: str, table: Table, deltas: Iterator[tuple[int, Delta]]) -> PositionedEvent | None:
-    """The next delta and its position."""
+    """The next delta, encoded, and its position."""
     found = next(deltas, None)
     return None if found is None else (found[0], event_formats.encode_delta(event_format, table, found[1]))
 
@@ -173,10 +177,10 @@ async def _stream_table_rows(
         rows, position = await context.run_in_thread(read_virtual_view, store, source.name)
         yield position, _encode_rows_event(context, table, event_format, rows, position, True)
     else:
-        pinned = await context.run_in_thread(store.open_snapshot)
+        snapshot = await context.run_in_thread(store.open_snapshot)
         try:
-            position = pinned.batch.cut if source.is_changed_by_writes else pinned.head
-            batches = pinned.scan(source)
+            position = snapshot.batch.cut if source.is_changed_by_writes else snapshot.head
+            batches = snapshot.scan(source)
             piece = await context.run_in_thread(_read_next_piece, batches, source)
             while True:
                 following = await context.run_in_thread(_read_next_piece, batches, source) if piece.num_rows else piece
@@ -191,7 +195,7 @@ async def _stream_table_rows(
                     break
                 piece = following
         finally:
-            pinned.close()
+            snapshot.close()
 
 
 def _read_next_piece(batches: Any, table: Table) -> pa.Table:
@@ -210,14 +214,14 @@ def _encode_rows_event(
 ) -> bytes:
     rows = rows.select(table.external_schema.names).cast(
         table.external_schema
-    )  # as a view tells them that is just the table
+    )  # the types of the view's deltas, if the view is a plain copy of the table
     weighted = rows.append_column(table.weight_column, pa.array(np.ones(rows.num_rows, np.int64)))
     delta = Delta("rows", table.name, weighted, Token(context.store.uuid, position), time.time(), table)
     return event_formats.encode_delta(event_format, table, delta, is_last=last)
 
 
 async def send_heartbeats(context: ServerContext) -> None:
-    """A sign of life to all subscribers, every so often; and old states are let go."""
+    """Send a heartbeat to all subscribers at intervals, and evict old snapshots."""
     while not context.stopping.is_set():
         await asyncio.sleep(context.limits.heartbeat)
         context.hub.send_heartbeat()

@@ -1,12 +1,12 @@
 """Rows over HTTP: one by its key, or a range of one state in pages.
 
-ETag            the position at which the table or view last changed; If-None-Match then reads nothing
-after=, level=  how new the state must be: worked out, for views of one table where this process does not maintain;
-                else the request waits, in the event loop and not in a thread
-                level=stale: of a suspended view, which else is refused (409), the rows that it had, marked by the
+ETag            the position at which the table or view last changed; a matching If-None-Match reads nothing
+after=, level=  how fresh the state must be: an overlay for views of one table, if this process does not maintain;
+                otherwise the request waits, in the event loop and not in a thread
+                level=stale: the old rows of a suspended view, which is otherwise refused (409), marked by the
                 header viewkeeper-suspended
 cursor=         the next page of the same state
-where=, …       some rows, some columns, another order (`selected`)
+where=, …       some rows, some columns, another order (`selection`)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from viewkeeper.server.pinned_snapshots import PageCursor
 from viewkeeper.store.contract.commits import StoreSnapshot
 
 PAGE_ROWS = 1_000
-"""Rows of a page, unless the request says how many."""
+"""Default number of rows of a page."""
 
 _LEASE_CHECK_SECONDS = 0.25
 
@@ -89,20 +89,20 @@ async def get_row(context: ServerContext, request: Request) -> Reply:
 async def get_page(context: ServerContext, request: Request) -> Reply:
     """A page of rows in key order, or as `where`, `columns` and `order_by` say."""
     media = formats.choose_media_type(request.header("accept"))
-    text = request.parameter("cursor")
-    latest = await _open_latest(context, request) if text is None else None
+    cursor_text = request.parameter("cursor")
+    latest = await _open_latest(context, request) if cursor_text is None else None
     if latest is not None:
-        found = await context.run_in_thread(_read_latest_page, context, request, latest, media)
-        if found is not None:
+        reply = await context.run_in_thread(_read_latest_page, context, request, latest, media)
+        if reply is not None:
             context.metrics.reads["scan"].inc()
-            return found
+            return reply
     table = await wait_for_fresh_table(context, request)
-    tag = etag_of(context, table, media, request) if text is None else None
+    tag = etag_of(context, table, media, request) if cursor_text is None else None
     if request.has_etag(tag) or request.has_any_etag:
         return Reply(304, headers={"etag": tag or ""})
     limit = request.number("limit", PAGE_ROWS, maximum=context.limits.page)
     context.metrics.reads["scan"].inc()
-    return await context.run_in_thread(_read_page, context, request, table, media, tag, text, limit)
+    return await context.run_in_thread(_read_page, context, request, table, media, tag, cursor_text, limit)
 
 
 def _read_page(
@@ -114,7 +114,7 @@ def _read_page(
     cursor_text: str | None,
     limit: int,
 ) -> Reply:
-    chosen = selection.selection_digest(request)
+    digest = selection.selection_digest(request)
     if cursor_text is None:
         low, high = scan_range(
             table,
@@ -123,64 +123,71 @@ def _read_page(
             _optional_key_prefix(table, request.parameter_values("stop")),
             limit,
         )
-        pinned, skip = context.snapshots.acquire_newest(), 0
+        snapshot, skip = context.snapshots.acquire_newest(), 0
     else:
         if request.parameter_values("prefix") or request.parameter_values("start") or request.parameter_values("stop"):
             raise HttpStatusError(
                 400, "A cursor knows its range.", "Give the cursor without it, with a limit if you like."
             )
         cursor = PageCursor.parse(cursor_text)
-        if (cursor.uuid, cursor.table, cursor.selection) != (context.store.uuid, table.id, chosen):
+        if (cursor.uuid, cursor.table, cursor.selection) != (context.store.uuid, table.id, digest):
             raise HttpStatusError(
                 400, "The cursor is of another request.", "Use it with the request that it came from."
             )
-        pinned = context.snapshots.acquire_at(cursor.position)
+        snapshot = context.snapshots.acquire_at(cursor.position)
         low, high, skip = cursor.start or None, cursor.stop, cursor.skip
-    more = None
+    next_start = None
     try:
-        current = pinned.catalog.table(table.name) if cursor_text is not None else table
-        if chosen:
-            found = _read_selected_page(context, request, pinned, current, (low, high), skip, limit)
-            rows, more = found.rows, found.next
+        current = snapshot.catalog.table(table.name) if cursor_text is not None else table
+        if digest:
+            found = _read_selected_page(context, request, snapshot, current, (low, high), skip, limit)
+            rows, next_start = found.rows, found.next
         else:
-            batches = pinned.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
-            rows, more = _split_page(context, current, batches, limit, skip)
-        epoch, position = shown_epoch_and_position(pinned.catalog.find(table.name), pinned.batch, pinned.head)
-        following = None
-        if more is not None:
-            following = PageCursor(context.store.uuid, pinned.head, table.id, more[0], more[1], high, chosen).to_text()
+            batches = snapshot.scan(current, start=low, stop=high, limit=limit + 1, at_cut=False)
+            rows, next_start = _split_page(context, current, batches, limit, skip)
+        epoch, position = shown_epoch_and_position(snapshot.catalog.find(table.name), snapshot.batch, snapshot.head)
+        next_cursor = None
+        if next_start is not None:
+            next_cursor = PageCursor(
+                context.store.uuid, snapshot.head, table.id, next_start[0], next_start[1], high, digest
+            ).to_text()
         token = str(Token(context.store.uuid, position))
         headers = {"viewkeeper-token": token, "viewkeeper-epoch": str(epoch)}
-        headers |= _suspension_header(pinned.catalog, table.name)
-        rows = mark_suspended_rows(rows, [pinned.catalog.find(table.name)])
-        about = {"next": following, "epoch": epoch, "token": token, **_suspension_json(pinned.catalog, table.name)}
+        headers |= _suspension_header(snapshot.catalog, table.name)
+        rows = mark_suspended_rows(rows, [snapshot.catalog.find(table.name)])
+        metadata = {
+            "next": next_cursor,
+            "epoch": epoch,
+            "token": token,
+            **_suspension_json(snapshot.catalog, table.name),
+        }
     finally:
-        context.snapshots.release(pinned, keep=more is not None)
-    if following is not None:
-        headers["viewkeeper-cursor"] = following
+        context.snapshots.release(snapshot, keep=next_start is not None)
+    if next_cursor is not None:
+        headers["viewkeeper-cursor"] = next_cursor
     if etag is not None:
         headers["etag"] = etag
-    body = formats.create_writer(media, rows.schema, request.native).write_all(rows, about)
+    body = formats.create_writer(media, rows.schema, request.native).write_all(rows, metadata)
     return Reply(200, body, media, headers)
 
 
 def _read_latest_page(context: ServerContext, request: Request, latest: OverlaidView, media: str) -> Reply | None:
-    """A view ahead of its batch, if a page holds it; the state of a second page is that of a batch."""
+    """A page of a view with its overlay, if one page holds all rows; further pages would need a published state."""
     table, limit = latest.table, request.number("limit", PAGE_ROWS, maximum=context.limits.page)
     try:
         prefix, start, stop = (
             _optional_key_prefix(table, request.parameter_values(name)) for name in ("prefix", "start", "stop")
         )
-        wanted = selection.parse_row_request(request, table, scan_range(table, prefix, start, stop, limit))
+        row_request = selection.parse_row_request(request, table, scan_range(table, prefix, start, stop, limit))
     except BaseException:
         latest.close()
         raise
-    rows = latest.read(replace(wanted, limit=limit + 1))
+    rows = latest.read(replace(row_request, limit=limit + 1))
     if rows.num_rows > limit:
         return None
     headers = _token_header(context, latest.position)
-    about = {"next": None, "epoch": latest.epoch, "token": headers["viewkeeper-token"]}
-    body = formats.create_writer(media, rows.schema, request.native).write_all(rows, about)
+    metadata = {"next": None, "epoch": latest.epoch, "token": headers["viewkeeper-token"]}
+    body = formats.create_writer(media, rows.schema, request.native).write_all(rows, metadata)
     return Reply(200, body, media, {**headers, "viewkeeper-epoch": str(latest.epoch)})
 
 
@@ -193,19 +200,19 @@ def _read_selected_page(
     skip: int,
     limit: int,
 ) -> selection.RowPage:
-    wanted = selection.parse_row_request(request, table, bounds)
-    source: ReadState = SnapshotState(context.store, snapshot, at_cut=False)
+    row_request = selection.parse_row_request(request, table, bounds)
+    state: ReadState = SnapshotState(context.store, snapshot, at_cut=False)
     if not table.is_view and not context.store.capabilities.snapshot_scan:
-        source = PositionState(context.store, snapshot.head, snapshot.batch)
-    return selection.read_page(context.store, source, wanted, bounds[0], skip, limit)
+        state = PositionState(context.store, snapshot.head, snapshot.batch)
+    return selection.read_page(context.store, state, row_request, bounds[0], skip, limit)
 
 
 def _split_page(
     context: ServerContext, table: Table, batches: Iterable[pa.RecordBatch], limit: int, skip: int
 ) -> tuple[pa.Table, tuple[bytes, int] | None]:
-    """The page, and where the next one begins: a key, and how many of its rows are in this page already.
+    """The page, and where the next page begins: a key, and how many of the key's rows are in this page already.
 
-    A bag's row may be there many times, so a page may end in the middle of it.
+    A bag's row may occur many times, so a page may end between its copies.
     """
     stored = pa.Table.from_batches(list(batches), table.arrow)
     if not table.is_bag:
@@ -235,11 +242,11 @@ def _optional_key_prefix(table: Table, texts: list[str]) -> tuple[Any, ...] | No
     return key_prefix_of(table, texts) if texts else None
 
 
-# -- how new -----------------------------------------------------------------------------------------------------------
+# -- freshness ---------------------------------------------------------------------------------------------------------
 
 
 async def _open_latest(context: ServerContext, request: Request) -> OverlaidView | None:
-    """A view as new as asked for, if that needs no batch to be waited for: as an open database reads it."""
+    """A view that is fresh enough without waiting for a batch, as an open database reads it; None otherwise."""
     level, after = _requested_level(request), request.parameter("after")
     timeout = request.seconds("timeout", freshness.TIMEOUT, context.limits.seconds)
     reads: Reads = context.db._reads
@@ -251,26 +258,26 @@ async def _open_latest(context: ServerContext, request: Request) -> OverlaidView
 
 def _requested_level(request: Request) -> Level:
     level = request.parameter("level")
-    known = {one.value: one for one in Level}
-    if level is not None and level not in known:
-        raise BadValue(f"There is no level {level[:40]!r}.", hint=f"Levels: {', '.join(known)}.")
-    return Level.ANY if level is None else known[level]
+    levels = {item.value: item for item in Level}
+    if level is not None and level not in levels:
+        raise BadValue(f"There is no level {level[:40]!r}.", hint=f"Levels: {', '.join(levels)}.")
+    return Level.ANY if level is None else levels[level]
 
 
 async def wait_for_fresh_table(context: ServerContext, request: Request) -> Table:
-    """The table of a request, as new as it asks for; Suspended if it is a view that is not maintained."""
+    """The table of a request, once it is fresh enough; raises Suspended for a suspended view."""
     catalog, level = context.store.catalog(), _requested_level(request)
     table = catalog.table(request.name)
-    # The first page has said whether the view is suspended; the others are of the same state.
+    # The first page has reported whether the view is suspended; later pages are of the same state.
     stale = level is Level.STALE or request.parameter("cursor") is not None
     refuse_suspended(catalog.find(table.name), stale=stale)
     after = context.db._reads.require_shown(table.name, level, request.parameter("after"))
     if after is None and level is not LATEST:
         return table
-    wanted = freshness.required_position(context.store, catalog, table.name, level, after)
-    if wanted is not None:
+    position = freshness.required_position(context.store, catalog, table.name, level, after)
+    if position is not None:
         await _wait_for_position(
-            context, table.name, wanted, request.seconds("timeout", freshness.TIMEOUT, context.limits.seconds)
+            context, table.name, position, request.seconds("timeout", freshness.TIMEOUT, context.limits.seconds)
         )
     catalog = context.store.catalog()
     refuse_suspended(catalog.find(table.name), stale=stale)
@@ -279,11 +286,11 @@ async def wait_for_fresh_table(context: ServerContext, request: Request) -> Tabl
 
 async def _wait_for_position(context: ServerContext, name: str, position: int, timeout: float) -> None:
     store = context.store
-    deadline, looked = time.monotonic() + timeout, 0.0
+    deadline, checked = time.monotonic() + timeout, 0.0
     while not freshness.has_position(store, store.catalog(), name, position):
         now = time.monotonic()
-        if now - looked > _LEASE_CHECK_SECONDS:
-            looked = now
+        if now - checked > _LEASE_CHECK_SECONDS:
+            checked = now
             if store.lease_holder() is None:
                 raise _late_error(
                     store, name, position, "nobody maintains it", "Start `vk run`, or `vk serve --maintain`."
@@ -311,27 +318,27 @@ def etag_of(context: ServerContext, table: Table, media: str, request: Request) 
     position = context.hub.last_change_position(table)
     if position is None:
         return None
-    form = media.rpartition("/")[2][:1] + ("n" if request.native else "")
-    return f'"{context.store.uuid[:8]}-{context.store.catalog().version}-{position}-{form}"'
+    format_code = media.rpartition("/")[2][:1] + ("n" if request.native else "")
+    return f'"{context.store.uuid[:8]}-{context.store.catalog().version}-{position}-{format_code}"'
 
 
 def _row_headers(context: ServerContext, table: Table, etag: str | None) -> dict[str, str]:
-    found = {
+    headers = {
         "viewkeeper-token": str(context.db.token(table.name)),
         **_suspension_header(context.store.catalog(), table.name),
     }
-    return found if etag is None else {**found, "etag": etag}
+    return headers if etag is None else {**headers, "etag": etag}
 
 
 def _suspension_header(catalog: Catalog, name: str) -> dict[str, str]:
-    """The header of an answer with rows of a suspended view: since when it is suspended."""
+    """The header of a reply with rows of a suspended view: the time of its suspension."""
     found = catalog.find(name)
     suspended = found.suspended if isinstance(found, View) else None
     return {} if suspended is None else {"viewkeeper-suspended": suspension_time(suspended)}
 
 
 def _suspension_json(catalog: Catalog, name: str) -> dict[str, Any]:
-    """What a JSON answer says of the suspension of a view."""
+    """The member of a JSON reply that describes the view's suspension."""
     found = catalog.find(name)
     suspended = found.suspended if isinstance(found, View) else None
     return {} if suspended is None else {"suspended": suspension_summary(suspended)}

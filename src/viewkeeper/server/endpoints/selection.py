@@ -1,12 +1,12 @@
 """Rows by `where=`, `columns=` and `order_by=`, in pages of one state.
 
-    where      a condition as SQL writes it, or a JSON object of columns and their values (an array: one of them, null
-               for NULL among them too)
+    where      a condition in SQL, or a JSON object of columns and their values (an array: any of them, null among them
+               selects NULL)
     columns    only these, each a parameter of its own
-    order_by   by these, each a parameter of its own, maybe with DESC; else in the order of the key
+    order_by   order by these, each a parameter of its own, optionally with DESC; default: key order
 
-A page in key order goes on behind the last key. One in another order is found again from the beginning, of which the
-rows of the pages before are left out: the same state gives the same order.
+A page in key order continues after the last key. A page in another order is computed again from the beginning, and the
+rows of the earlier pages are skipped: the same state gives the same order.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ PARAMETERS = ("where", "columns", "order_by")
 class RowPage:
     rows: pa.Table
     next: tuple[bytes, int] | None
-    """Where the next one begins: a key, and how many rows from it on are in pages already."""
+    """Where the next page begins: a key, and how many rows from it on earlier pages contain."""
 
 
 def selection_digest(request: Request) -> str:
-    """What a request selects, for its cursors; empty if it takes all rows as they are."""
-    given = [request.parameter_values(name) for name in PARAMETERS]
-    return hashlib.blake2b(repr(given).encode(), digest_size=8).hexdigest() if any(given) else ""
+    """A digest of a request's selection, for its cursors; empty if it selects all rows in key order."""
+    values = [request.parameter_values(name) for name in PARAMETERS]
+    return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest() if any(values) else ""
 
 
 def parse_row_request(request: Request, table: Table, bounds: KeyBounds) -> RowRequest:
-    from viewkeeper.sql.condition import row_request_of  # reads conditions by DuckDB: not for those who have none
+    from viewkeeper.sql.condition import row_request_of  # parses conditions with DuckDB; not every server needs it
 
     columns, order = request.parameter_values("columns") or None, request.parameter_values("order_by") or None
     return row_request_of(table, _parse_condition(table, request.parameter("where")), columns, order, None, bounds)
@@ -57,7 +57,7 @@ def parse_row_request(request: Request, table: Table, bounds: KeyBounds) -> RowR
 def read_page(
     store: Store, source: ReadState, row_request: RowRequest, start: bytes | None, skip: int, limit: int
 ) -> RowPage:
-    """So many rows; `start` and `skip` as the page before said them."""
+    """A page of `limit` rows; `start` and `skip` come from the page before."""
     table = row_request.table
     keys = [c.name for c in table.key_columns]
     columns = tuple(dict.fromkeys([*row_request.columns, *keys]))
@@ -69,9 +69,9 @@ def read_page(
         return RowPage(rows, (start or b"", skip + limit))
     stored = found.select(keys).cast(pa.schema([table.arrow.field(name) for name in keys]))
     names = store.range_keys(table, stored)
-    following = names[limit].as_py()
-    given = pc.sum(pc.equal(names[:limit], pa.scalar(following, names.type))).as_py() or 0
-    return RowPage(rows, (following, given + (skip if given == limit else 0)))
+    next_key = names[limit].as_py()
+    copies = pc.sum(pc.equal(names[:limit], pa.scalar(next_key, names.type))).as_py() or 0
+    return RowPage(rows, (next_key, copies + (skip if copies == limit else 0)))
 
 
 def _parse_condition(table: Table, text: str | None) -> Any:
@@ -89,12 +89,12 @@ def _parse_condition(table: Table, text: str | None) -> Any:
 def _parse_values(table: Table, name: str, value: Any) -> Any:
     column = table.by_name.get(name.lower())
     if column is None or value is None:
-        return value  # the name is refused where all names are looked at
+        return value  # an unknown name is refused where all names are checked
     if isinstance(value, dict):
         raise BadValue(f"{table.name}.{column.name}: an object is no value.", hint="Give a value, or an array of them.")
 
-    def read(one: Any) -> Any:
-        plain = column.type in (types.STRING, types.BINARY) or not isinstance(one, str)
-        return convert_value(table, column, one) if plain else parse_value(table.name, column.name, column.type, one)
+    def read(item: Any) -> Any:
+        plain = column.type in (types.STRING, types.BINARY) or not isinstance(item, str)
+        return convert_value(table, column, item) if plain else parse_value(table.name, column.name, column.type, item)
 
-    return [None if one is None else read(one) for one in value] if isinstance(value, list) else read(value)
+    return [None if item is None else read(item) for item in value] if isinstance(value, list) else read(value)

@@ -1,14 +1,14 @@
-"""SQL over HTTP: what a statement needs is seen before it runs, and a SELECT's rows are sent piece by piece.
+"""SQL over HTTP: the permission that a statement needs is determined before it runs, and a SELECT's rows are streamed.
 
     reader   SELECT, SHOW, DESCRIBE, EXPLAIN
     writer   INSERT, UPSERT, UPDATE, DELETE
     admin    CREATE, ALTER, DROP
 
-Several statements with semicolons between them are answered as JSON, with what each of them gave:
+Several statements, separated by semicolons, are answered as JSON with the result of each:
 
     {"statements": [{"done": "1 inserted"}, {"columns": […], "count": 2, "rows": […]}]}
 
-With Accept: text/event-stream a statement that takes long tells of its progress:
+With Accept: text/event-stream a long statement reports its progress:
 
     event: progress   {"what": "orders", "done": 120000, "of": 1500000}
     event: done       {"done": "…", "rows": […]}, or {"statements": […]}
@@ -47,10 +47,10 @@ from viewkeeper.syntax.literals import bind_parameters
 SQL = "application/sql"
 PIECE_ROWS = 10_000
 LOAD_SECONDS = 24 * 3600.0
-"""For a statement that loads a view."""
+"""Time limit of a statement that loads a view."""
 
 MAX_STATEMENT_BYTES = 1 << 20
-"""Bytes of a statement; who may define views may send thousands of them at once."""
+"""Maximum size of a statement; an admin may send thousands of view definitions at once, up to the body limit."""
 
 _ROLE_BY_PERMISSION = {"read": "reader", "write": "writer", "define": "admin"}
 _log = logging.getLogger("viewkeeper.server")
@@ -59,26 +59,26 @@ _log = logging.getLogger("viewkeeper.server")
 async def run_statement(context: ServerContext, request: Request) -> Reply:
     """Run statements; several CREATE MATERIALIZED VIEW that follow each other are one batch."""
     text, engine, stale = await _read_statement(context, request)
-    what = required_permission(text)
-    if not is_role_sufficient(request.role, _ROLE_BY_PERMISSION[what]):
+    permission = required_permission(text)
+    if not is_role_sufficient(request.role, _ROLE_BY_PERMISSION[permission]):
         raise Forbidden(
-            f"This statement needs the role {_ROLE_BY_PERMISSION[what]}; yours is {request.role}.",
+            f"This statement needs the role {_ROLE_BY_PERMISSION[permission]}; yours is {request.role}.",
             hint="Ask for another token.",
         )
-    if what != "read":
+    if permission != "read":
         context.check_writable()
-    offered = formats.ROWS if len(split_steps(text)) < 2 else (formats.JSON,)
-    media = formats.choose_media_type(request.header("accept"), (*offered, formats.EVENTS))
-    (context.metrics.reads if what == "read" else context.metrics.writes)["sql"].inc()
+    media_types = formats.ROWS if len(split_steps(text)) < 2 else (formats.JSON,)
+    media = formats.choose_media_type(request.header("accept"), (*media_types, formats.EVENTS))
+    (context.metrics.reads if permission == "read" else context.metrics.writes)["sql"].inc()
     if media == formats.EVENTS:
         return Reply(
             200,
-            _progress_events(context, text, engine, what, request.native, stale),
+            _progress_events(context, text, engine, permission, request.native, stale),
             media,
             {"cache-control": "no-store"},
         )
     answer = await request.cancel_if_disconnected(
-        _run_in_turn(context, text, engine, what, lambda what, done, of: None, stale)
+        _run_in_turn(context, text, engine, permission, lambda permission, done, total: None, stale)
     )
     if len(answer.each) > 1 or not answer.has_rows:
         return Reply(200, encode_json(_result_json(answer, request.native)), formats.JSON)
@@ -86,15 +86,15 @@ async def run_statement(context: ServerContext, request: Request) -> Reply:
 
 
 async def _read_statement(context: ServerContext, request: Request) -> tuple[str, str, bool]:
-    """The statement with its values in their places, who answers it, and whether it may read suspended views."""
+    """The statement with its values bound, the engine, and whether it may read suspended views."""
     media = write.body_media_type(request.header("content-type"), (formats.JSON, SQL))
-    most = (
+    max_bytes = (
         context.limits.body
         if is_role_sufficient(request.role, "admin")
         else min(context.limits.body, MAX_STATEMENT_BYTES)
     )
     with context.cancel_on_stop():
-        body = await request.body(most, context.limits.receive_seconds)
+        body = await request.body(max_bytes, context.limits.receive_seconds)
     if media == SQL:
         try:
             return body.decode("utf-8"), "auto", False
@@ -103,28 +103,29 @@ async def _read_statement(context: ServerContext, request: Request) -> tuple[str
     found = write.parse_json_values(media, body)
     if len(found) != 1 or not isinstance(found[0], dict) or not isinstance(found[0].get("sql"), str):
         raise errors.HttpStatusError(400, "The statement is missing.", 'Send {"sql": "SELECT …"}.')
-    given = found[0]
-    if unknown := sorted(given.keys() - {"sql", "parameters", "engine", "stale"}):
+    statement = found[0]
+    if unknown := sorted(statement.keys() - {"sql", "parameters", "engine", "stale"}):
         hint = "There are sql, parameters, engine and stale."
         raise errors.HttpStatusError(400, f"There is no {unknown[0][:40]!r} here.", hint)
-    if not isinstance(given.get("stale", False), bool):
+    if not isinstance(statement.get("stale", False), bool):
         raise errors.HttpStatusError(400, "stale is true or false.", "")
-    parameters = given.get("parameters", {})
+    parameters = statement.get("parameters", {})
     if not isinstance(parameters, dict) or any(isinstance(v, (list, dict)) for v in parameters.values()):
         raise errors.HttpStatusError(400, "parameters is an object of names and values.", "")
-    text = bind_parameters(given["sql"], parameters) if parameters else given["sql"]
-    return text, str(given.get("engine", "auto")), bool(given.get("stale", False))
+    text = bind_parameters(statement["sql"], parameters) if parameters else statement["sql"]
+    return text, str(statement.get("engine", "auto")), bool(statement.get("stale", False))
 
 
 async def _run_in_turn(
     context: ServerContext, text: str, engine: str, permission: str, report_progress: Progress, stale: bool
 ) -> Result:
-    """Run it. A query is stopped when nobody waits any more; what defines or writes may still happen."""
+    """Run the statements. A query is stopped when its client disconnects; a definition or a write may still
+    complete."""
     async with context.statement_slot(permission):
-        with context.limit_query() as leash:
+        with context.limit_query() as limits:
             seconds = LOAD_SECONDS if permission == "define" else context.limits.seconds * 4
             answer = await context.run_in_thread(
-                _execute, context, text, engine, permission, leash, report_progress, stale, seconds=seconds
+                _execute, context, text, engine, permission, limits, report_progress, stale, seconds=seconds
             )
     context.hub.wake()
     return answer
@@ -144,7 +145,7 @@ def _execute(
             return run(context.db, text, engine=engine, query_limits=query_limits, progress=progress, stale=stale)
     finally:
         if permission == "define" and not context.settings.maintain:
-            context.db._maintainer_ref.end()  # whoever maintains, or will, must not wait for a server that only serves
+            context.db._maintainer_ref.end()  # a server that only serves must not keep the lease
 
 
 async def _stream_rows(rows: pa.Table, media: str, native: bool) -> AsyncIterator[bytes]:
@@ -164,27 +165,27 @@ def _column_descriptions(rows: pa.Table) -> list[dict[str, str]]:
 async def _progress_events(
     context: ServerContext, text: str, engine: str, permission: str, native: bool, stale: bool
 ) -> AsyncIterator[bytes]:
-    """The statement's progress and its end, as events."""
+    """The statement's progress and its result, as events."""
     queue: asyncio.Queue[bytes] = asyncio.Queue(1000)
 
-    def tell(what: str, done: int, of: int) -> None:
+    def send_progress(what: str, done: int, of: int) -> None:
         data = event_formats.encode_event("progress", {"what": what, "done": done, "of": of})
         context.loop.call_soon_threadsafe(_enqueue, queue, data)
 
-    work = asyncio.create_task(_run_in_turn(context, text, engine, permission, tell, stale))
+    work = asyncio.create_task(_run_in_turn(context, text, engine, permission, send_progress, stale))
     try:
         while not work.done():
-            waiting = asyncio.create_task(queue.get())
-            await asyncio.wait({work, waiting}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                yield waiting.result()
+            next_event = asyncio.create_task(queue.get())
+            await asyncio.wait({work, next_event}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+            if next_event.done():
+                yield next_event.result()
                 continue
-            waiting.cancel()
+            next_event.cancel()
             if not work.done():
                 yield b": alive\n\n"
     finally:
         if permission == "read":
-            work.cancel()  # the reader has gone; a view that is being made goes on
+            work.cancel()  # the client has disconnected; the load of a view continues
     try:
         answer = work.result()
     except ViewkeeperError as error:
@@ -198,18 +199,18 @@ async def _progress_events(
 
 
 def _result_json(result: Result, native: bool) -> dict[str, Any]:
-    """What one statement gave, or each of several."""
+    """The result of one statement, or of each of several."""
     if len(result.each) > 1:
-        return {"statements": [_result_json(one, native) for one in result.each]}
+        return {"statements": [_result_json(item, native) for item in result.each]}
     if not result.has_rows:
         return {"done": result.done}
     rows = result.to_arrow()
-    about = {"done": result.done, "columns": _column_descriptions(rows), "count": rows.num_rows}
-    return {**about, **_suspended_views(rows), "rows": json_rows(rows.slice(0, PIECE_ROWS), native)}
+    header = {"done": result.done, "columns": _column_descriptions(rows), "count": rows.num_rows}
+    return {**header, **_suspended_views(rows), "rows": json_rows(rows.slice(0, PIECE_ROWS), native)}
 
 
 def _suspended_views(rows: pa.Table) -> dict[str, Any]:
-    """The suspended views whose old rows an answer is made of."""
+    """The suspended views whose old rows a result contains."""
     mark = (rows.schema.metadata or {}).get(SUSPENDED_METADATA)
     return {} if mark is None else {"suspended": json.loads(mark)}
 
@@ -220,7 +221,7 @@ def _enqueue(queue: asyncio.Queue[bytes], data: bytes) -> None:
 
 
 def error_location(text: str, error: ViewkeeperError) -> dict[str, Any]:
-    """The line that an error speaks of, as far as its message says: for an editor that marks it."""
+    """The line that an error's message names, for an editor that marks it; empty if it names none."""
     if found := re.search(r"\(line (\d+)\)|line (\d+)[, ]+pos(?:ition)? (\d+)", error.message):
         line = int(found[1] or found[2])
         return {"line": line, **({"column": int(found[3])} if found[3] else {})}

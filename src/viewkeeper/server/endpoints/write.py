@@ -1,6 +1,7 @@
-"""Rows in over HTTP. All rows of a request are one write call, and its token is the answer.
+"""Writes over HTTP. All rows of a request are one write call, and the reply has its token.
 
-With the token comes how many rows were put or updated, and of a delete how many were there, where the store knows.
+The reply also has the number of rows that were put or updated, and for a delete, how many of them existed, if the store
+knows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from viewkeeper.server.http.json_values import encode_json
 from viewkeeper.server.http.paths import key_of
 from viewkeeper.server.http.request import Reply, Request
 
-# Rows and keys out of a request's body: JSON, JSON lines or an Arrow stream, as a put takes them.
+# Decoding of rows and keys from a request's body: JSON, JSON lines or an Arrow stream.
 
 
 T = TypeVar("T", bound=Sized)
@@ -34,7 +35,7 @@ _MEDIA_ALIASES = {"application/jsonl": LINES, "application/json-lines": LINES, "
 
 
 def body_media_type(content_type: str | None, allowed: tuple[str, ...] = BODY_MEDIA_TYPES) -> str:
-    """The kind of a body; anything that a page of another site could send unasked is refused."""
+    """The media type of a body. A type that a page of another site could send without a preflight is refused."""
     found = (content_type or "").partition(";")[0].strip().lower()
     found = _MEDIA_ALIASES.get(found, found)
     if found not in allowed:
@@ -45,7 +46,7 @@ def body_media_type(content_type: str | None, allowed: tuple[str, ...] = BODY_ME
 
 
 def parse_rows(table: Table, media: str, body: bytes | bytearray, limits: Limits) -> Any:
-    """Rows in a shape that the engine takes."""
+    """The rows of a body, in a form that `put` accepts."""
     if media == ARROW:
         return parse_arrow(body, limits)
     found = _check_row_count(parse_json_values(media, body), limits)
@@ -55,7 +56,8 @@ def parse_rows(table: Table, media: str, body: bytes | bytearray, limits: Limits
 
 
 def parse_keys(table: Table, media: str, body: bytes | bytearray, limits: Limits) -> pa.Table | list[Any]:
-    """Keys: objects with the key's columns, arrays of their values, or for a key of one column plain values."""
+    """The keys of a body: objects with the key's columns, arrays of their values, or plain values of a single
+    column."""
     if media == ARROW:
         return parse_arrow(body, limits)
     columns = table.key_columns
@@ -69,10 +71,10 @@ def _parse_key(table: Table, key: Any) -> tuple[Any, ...]:
     columns = table.key_columns
     names = [c.name for c in columns]
     if isinstance(key, dict):
-        given = {name.lower(): value for name, value in key.items()}
-        if len(given) != len(key) or sorted(given) != sorted(name.lower() for name in names):
+        values_by_name = {name.lower(): value for name, value in key.items()}
+        if len(values_by_name) != len(key) or sorted(values_by_name) != sorted(name.lower() for name in names):
             raise BadValue(f"{table.name}: a key has exactly the columns {', '.join(names)}.", hint="")
-        key = [given[name.lower()] for name in names]
+        key = [values_by_name[name.lower()] for name in names]
     values = key if isinstance(key, list) else [key]
     if len(values) != len(columns) or any(isinstance(value, (dict, list)) for value in values):
         raise BadValue(f"{table.name}: a key is an object or an array of {', '.join(names)}.", hint="")
@@ -94,16 +96,16 @@ def parse_json_values(media: str, body: bytes | bytearray) -> list[Any]:
 
 
 def parse_arrow(body: bytes | bytearray, limits: Limits) -> pa.Table:
-    """An Arrow stream's rows; text that is no UTF-8 and offsets that lead nowhere are found here.
+    """The rows of an Arrow stream. Text that is not UTF-8 and offsets out of range are refused here.
 
-    Its buffers may be packed, its columns encoded, and a few bytes then stand for as many as one likes: no more are
-    made of them than a body may have.
+    Buffers may be compressed and columns encoded, so that a few bytes can stand for any number: the sizes after
+    decompression and decoding are limited like the body itself.
     """
     try:
         if decompressed_size(body) > limits.body:
             raise _too_large("Unpacked", limits)
         found = pa.ipc.open_stream(body).read_all()
-        _check_row_count(found, limits)  # of NULLs one may claim any number
+        _check_row_count(found, limits)  # a column of NULLs can claim any number of rows
         found.validate(full=True)
         if decoded_size(found) > limits.body:
             raise _too_large("Decoded", limits)
@@ -172,7 +174,7 @@ async def _run_write(
 
 
 def _refuse_preconditions(context: ServerContext, request: Request) -> None:
-    """What would be written whatever its condition says is not written."""
+    """Refuse conditional headers: a write ignores conditions, so it must not pretend to obey one."""
     context.check_writable()
     for name in PRECONDITION_HEADERS:
         if request.header(name) is not None:
@@ -186,7 +188,7 @@ def _put_body(context: ServerContext, request: Request, table: Table, media: str
 
 
 def put_rows(context: ServerContext, table: Table, media: str, body: bytes | bytearray) -> Reply:
-    """The rows of a body as one write call. In a thread."""
+    """Put the rows of a body in one write call. Runs in a thread."""
     rows = parse_rows(table, media, body, context.limits)
     return _token_reply(context, "put", context.db.put(table.name, rows), _row_count(rows))
 
@@ -196,7 +198,7 @@ def _delete_body(context: ServerContext, request: Request, table: Table, media: 
 
 
 def _delete_keys(context: ServerContext, table: Table, keys: Any, *, one: bool = False) -> Reply:
-    """`one`: it was there a moment ago, but somebody else may have been faster."""
+    """Delete keys. `one`: the row existed a moment ago; another writer may have deleted it since."""
     writes: Writes = context.db._writes
     token, count = writes.delete_counted(table.name, keys)
     if one and not count:
@@ -209,16 +211,16 @@ def _row_absent(table: Table) -> RowAbsent:
 
 
 def _update_body(context: ServerContext, request: Request, table: Table, media: str, body: bytes) -> Reply:
-    given: Any = parse_rows(table, media, body, context.limits)
-    if isinstance(given, list):
-        if len({frozenset(name.lower() for name in row) for row in given}) > 1:
+    rows: Any = parse_rows(table, media, body, context.limits)
+    if isinstance(rows, list):
+        if len({frozenset(name.lower() for name in item) for item in rows}) > 1:
             raise BadValue(f"{table.name}: all rows of an update name the same columns.", hint="Send the others alone.")
-        named = {name.lower() for row in given for name in row}
+        named = {name.lower() for item in rows for name in item}
     else:
-        named = {name.lower() for name in given.column_names}
-    if not _row_count(given):
+        named = {name.lower() for name in rows.column_names}
+    if not _row_count(rows):
         raise BadValue(f"{table.name}: there are no rows to update.", hint="")
-    return _update_rows(context, table, given, named)
+    return _update_rows(context, table, rows, named)
 
 
 def _update_row_body(context: ServerContext, request: Request, table: Table, media: str, body: bytes) -> Reply:
@@ -230,18 +232,18 @@ def _update_row_body(context: ServerContext, request: Request, table: Table, med
 
 
 def _update_rows(context: ServerContext, table: Table, input_rows: Any, named_columns: set[str]) -> Reply:
-    """One write call for all rows, where `Database.update` takes one."""
+    """Update rows in one write call; `Database.update` updates a single row."""
     keys = [c.name for c in table.key_columns]
     columns = [c.name for c in table.columns if c.name.lower() in named_columns and c.name not in keys]
-    known = {c.name.lower() for c in table.columns}
+    names = {c.name.lower() for c in table.columns}
     if missing := [name for name in keys if name.lower() not in named_columns]:
         raise BadValue(f"{table.name}: the rows have no {missing[0]}, which is part of the key.", hint="")
-    if unknown := sorted(named_columns - known):
+    if unknown := sorted(named_columns - names):
         raise BadValue(f"{table.name} has no column {unknown[0][:60]!r}.", hint="")
     if not columns:
         raise BadValue(f"{table.name}: update needs the columns to change.", hint="Name them beside the key.")
     changed = tuple(c for c in table.columns if c.name in columns or c.name in keys)
-    narrow = Table(table.id, table.name, changed, table.key)  # columns that are not named keep what they have
+    narrow = Table(table.id, table.name, changed, table.key)  # columns that are not named keep their values
     rows = last_by_key(narrow, rows_table(narrow, input_rows))
     writes: Writes = context.db._writes
     token = writes.run_write(lambda: context.store.update(table, rows.select(keys), rows.select(columns)))

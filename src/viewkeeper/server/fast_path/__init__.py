@@ -1,1 +1,1 @@
-"""Reads by key and puts, answered below the application for speed."""
+"""Fast paths: reads by key and puts, answered below the application."""

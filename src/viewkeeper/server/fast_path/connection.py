@@ -1,8 +1,8 @@
-"""One connection: its limits, and the short ways of what is asked most.
+"""One client connection: its limits, and the fast paths of the most frequent requests.
 
-Limits are on the number of connections, and on the size and the time of a request's headers. A plain read by key is
-answered as soon as its headers are there (`point`), a put that is there as a whole by a writer's thread (`puts`);
-everything else is a task of the application (`app`).
+The number of connections is limited, and the size and time of a request's headers. A plain read by key is answered as
+soon as its headers have arrived (`point_read`), a put that arrived in one piece by a writer thread (`put`); every other
+request is a task of the application (`app`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Connection(HttpToolsProtocol):
         self._body_timer: asyncio.TimerHandle | None = None
         self._receiving = False
         self._pending_start: tuple[Any, Any] | None = None
-        """A request whose body may be in the bytes that are being looked at, and who would answer it."""
+        """A request whose body may be in the bytes being parsed, and the application that would answer it."""
         self._descriptor: int | None = None
         self._descriptor_users = 0
 
@@ -71,11 +71,11 @@ class Connection(HttpToolsProtocol):
         finally:
             self._receiving = False
         if self._pending_start is not None:
-            begun, self._pending_start = self._pending_start, None
-            self._start_asgi_task(*begun)
+            pending, self._pending_start = self._pending_start, None
+            self._start_asgi_task(*pending)
 
     def _has_header_end(self, data: bytes) -> bool:
-        """Whether the headers end in this piece; what follows is body."""
+        """Whether the headers end in this piece; what follows is the body."""
         return b"\r\n\r\n" in data[: self._limits.headers + self._limits.url]
 
     def on_url(self, url: bytes) -> None:
@@ -96,7 +96,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _answer_point_read(self) -> bool:
-        """Answer a plain read by key at once (`point`), unless an answer before it is still being made."""
+        """Answer a plain read by key at once (`point_read`), unless an earlier reply is still in progress."""
         if self.pipeline or not (self.cycle is None or self.cycle.response_complete):
             return False
         parser = self.parser
@@ -119,7 +119,7 @@ class Connection(HttpToolsProtocol):
                 return
         super()._start_asgi_task(cycle, app)
 
-    # -- a put in a writer's thread ------------------------------------------------------------------------------------
+    # -- a put in a writer thread --------------------------------------------------------------------------------------
 
     def borrow_descriptor(self) -> int | None:
         if self.transport.is_closing() or self.transport.get_write_buffer_size() or self.scheme == "https":
@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
         if self._descriptor is None:
             try:
                 self._descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
-            except OSError:  # there are no more of them
+            except OSError:  # the process has no more descriptors
                 return None
         self._descriptor_users += 1
         return self._descriptor
@@ -151,10 +151,10 @@ class Connection(HttpToolsProtocol):
             os.close(self._descriptor)
             self._descriptor = None
 
-    # -- the rest ------------------------------------------------------------------------------------------------------
+    # -- bodies and timeouts -------------------------------------------------------------------------------------------
 
     def on_body(self, body: bytes) -> None:
-        """More of a body is taken before its reader is waited for than uvicorn does: large puts come in fewer steps."""
+        """Buffer more of a body than uvicorn does before it pauses reading: large puts then take fewer steps."""
         if self.cycle is None or self._answered_directly or self.cycle.response_complete:
             return
         self.cycle.body += body
@@ -163,7 +163,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
-        """A body that nobody wanted must end as well, in its time."""
+        """Limit the time of a body that the reply did not wait for."""
         super().on_response_complete()
         if not self._in_headers and self._body_timer is None:
             self._body_timer = self.loop.call_later(self._limits.receive_seconds, self.transport.close)

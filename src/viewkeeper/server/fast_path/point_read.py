@@ -1,7 +1,7 @@
-"""The short way for what is asked most: one row by its key, as JSON, without parameters.
+"""The fast path of the most frequent request: one row by its key, as JSON, without parameters.
 
-The answer is made as soon as the headers are there, and written at once: no task, no queue, no second packet. Whatever
-is not so plain (another format, a level, an error of any kind) gets None here, and goes the way that all requests go.
+The reply is computed as soon as the headers have arrived, and written at once: no task, no queue, no second packet. Any
+other request (another format, a level, an error of any kind) gets None here, and the application answers it.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class FastPointReads:
         self._tables: dict[bytes, tuple[Table, Any]] = {}
 
     def answer(self, url: bytes, header_list: list[tuple[bytes, bytes]], date: bytes) -> bytes | None:
-        """The whole response, or None if this is for the others."""
+        """The whole response, or None if the application must answer the request."""
         parts = url.split(b"/")
         if len(parts) < 5 or parts[1] != b"v1" or parts[3] != b"rows" or b"?" in url or parts[2] == b"views":
             return None
-        started, headers, serving = time.perf_counter(), dict(header_list), self._context
+        started, headers, context = time.perf_counter(), dict(header_list), self._context
         if headers.get(b"accept") not in _JSON_ACCEPTS or not _UNSUPPORTED_HEADERS.isdisjoint(headers):
             return None
-        if serving.db._reads.has_shown_ahead:
+        if context.db._reads.has_shown_ahead:
             return None
         try:
             self._hosts.check_request(headers)
-            if serving.keyring is not None:
+            if context.keyring is not None:
                 kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
                 if kind.lower() != "bearer":
                     return None
-                serving.keyring.role(token.strip())
+                context.keyring.role(token.strip())
             table, convert = self._find_table(parts[2])
-            position = serving.hub.last_change_position(table)
+            position = context.hub.last_change_position(table)
             tag = b""
             if position is not None and self._catalog is not None:
                 name = b'"%s-%d-%d-j"' % (self._prefix, self._catalog.version, position)
@@ -71,8 +71,8 @@ class FastPointReads:
                 if given_tag == name:
                     return self._record_metrics(3, started, _NOT_MODIFIED_RESPONSE % (date, tag))
                 if given_tag is not None and (b"," in given_tag or not given_tag.startswith(b'"')):
-                    return None  # several, * or W/: read by those who read everything
-            row = serving.store.get(table, check_key(table, key_of(table, [p.decode("ascii") for p in parts[4:]])))
+                    return None  # several tags, * or W/: the application parses those
+            row = context.store.get(table, check_key(table, key_of(table, [p.decode("ascii") for p in parts[4:]])))
         except (ViewkeeperError, UnicodeDecodeError):
             return None
         if row is None:

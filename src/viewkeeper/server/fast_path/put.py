@@ -1,16 +1,16 @@
-"""The short way of a put whose request came in one piece.
+"""The fast path of a put whose request arrived in one piece.
 
-    event loop   who, and into which table? whatever is not plain goes the way that all requests go (`app`)
-         │       wakes a writer
+    event loop   check token, table, headers; any request that is not plain goes to the application (`app`)
+         │       wake a writer thread
          ▼
-    writer       rows, the write call, and the answer into the socket
-         │       tells the event loop
+    writer       decode the rows, run the write call, send the reply
+         │       notify the event loop
          ▼
-    event loop   the connection goes on; who waits for changes is woken
+    event loop   continue the connection; wake the threads that wait for changes
 
-So the answer is out after one change of threads, without a task or a second wait for Python's lock. Nobody else writes
-to a connection between a request and its answer; the writer has a descriptor of its own, which stays what it is when
-the connection is lost. An error is told by the event loop.
+The reply is thus sent after one thread switch, without a task or a second wait for the GIL. No other thread writes to a
+connection between a request and its reply; the writer has a duplicate of the descriptor, which stays valid when the
+connection is lost. The event loop sends an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from viewkeeper.server.http.paths import name_of
 from viewkeeper.server.http.request import Reply
 
 WRITERS = 4
-"""Of a store one writes at a time, or few; who finds them all busy goes the other way, and waits there."""
+"""Number of writer threads. A store has one concurrent write, or a few; if all threads are busy, the application
+takes the request, and waits there."""
 
 _OK_RESPONSE = (
     b"HTTP/1.1 200 OK\r\n%s%scontent-type: application/json\r\n" + COMMON_HEADERS + b"%scontent-length: %d\r\n\r\n%s"
@@ -59,17 +60,17 @@ class ClientConnection(Protocol):
     """The connection of a request, in the event loop."""
 
     def borrow_descriptor(self) -> int | None:
-        """What the answer can be written to by another thread; None: by nobody but the event loop."""
+        """A descriptor that another thread may write the reply to; None: only the event loop may send."""
 
     def finish_response(self, cycle: Any, unsent: bytes) -> None:
-        """The answer is there, but for its last bytes."""
+        """Finish the response after all but the bytes `unsent` were sent."""
 
     def release_descriptor(self) -> None:
-        """One writer less has the descriptor."""
+        """Release the descriptor of one writer."""
 
 
 class PutRequest:
-    """One that is under way. Whoever claims it answers it."""
+    """A put in progress. The thread that claims it sends the reply."""
 
     def __init__(
         self, table: Table, media: str, cycle: Any, connection: ClientConnection, descriptor: int, writer: _Writer
@@ -85,7 +86,7 @@ class PutRequest:
 
 
 class FastPuts:
-    """Those of one server. All but `_write` and what it calls belongs to the event loop."""
+    """The puts of one server. All but `_write` and what it calls runs in the event loop."""
 
     def __init__(self, context: ServerContext, hosts: AllowedHosts, send_problem: SendProblem) -> None:
         self._context, self._hosts, self._send_problem = context, hosts, send_problem
@@ -93,12 +94,12 @@ class FastPuts:
         self._problem_tasks: set[asyncio.Task[None]] = set()
         self._writers = [_Writer(i, self._write) for i in range(WRITERS)]
         self._idle_writers = list(self._writers)
-        """The one that was busy last is taken first: what it needs is still near."""
+        """The thread that was busy last is taken first: its data is still in the caches."""
 
     def try_start(self, cycle: Any, connection: ClientConnection) -> bool:
-        """Begin with a request that is there as a whole; False if it is not plain."""
-        refused = not self._idle_writers or len(cycle.body) > self._context.limits.body
-        found = None if refused else self._match_plain_put(cycle.scope)
+        """Start a put that arrived in one piece; return False if the application must answer it."""
+        is_busy_or_large = not self._idle_writers or len(cycle.body) > self._context.limits.body
+        found = None if is_busy_or_large else self._match_plain_put(cycle.scope)
         descriptor = None if found is None else connection.borrow_descriptor()
         if found is None or descriptor is None:
             return False
@@ -110,31 +111,31 @@ class FastPuts:
         return True
 
     def _match_plain_put(self, scope: Mapping[str, Any]) -> tuple[Table, str] | None:
-        """Table and kind of the body, if nothing is wrong or special."""
-        serving, parts = self._context, scope["raw_path"].split(b"/")
+        """The table and the body's media type, if the request is plain and valid; None otherwise."""
+        context, parts = self._context, scope["raw_path"].split(b"/")
         if len(parts) != 4 or parts[1] != b"v1" or parts[3] != b"rows" or scope["query_string"]:
             return None
         headers = dict(scope["headers"])
         if not _UNSUPPORTED_HEADERS.isdisjoint(headers) or len(headers) != len(scope["headers"]):
             return None
         if (
-            serving.stopping.is_set()
-            or serving.active_requests >= serving.limits.requests
-            or serving.settings.read_only
+            context.stopping.is_set()
+            or context.active_requests >= context.limits.requests
+            or context.settings.read_only
         ):
             return None
         try:
             self._hosts.check_request(headers)
-            if serving.keyring is not None:
+            if context.keyring is not None:
                 kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-                if kind.lower() != "bearer" or not is_role_sufficient(serving.keyring.role(token.strip()), "writer"):
+                if kind.lower() != "bearer" or not is_role_sufficient(context.keyring.role(token.strip()), "writer"):
                     return None
             media = endpoints_write.body_media_type(headers.get(b"content-type", b"").decode("latin-1"))
-            return serving.db._writes.table(name_of(parts[2].decode("ascii")), "put into"), media
+            return context.db._writes.table(name_of(parts[2].decode("ascii")), "put into"), media
         except (ViewkeeperError, UnicodeDecodeError):
             return None
 
-    # -- in a writer's thread ------------------------------------------------------------------------------------------
+    # -- in a writer thread --------------------------------------------------------------------------------------------
 
     def _write(self, put: PutRequest) -> None:
         outcome: bytes | ViewkeeperError | None
@@ -147,24 +148,24 @@ class FastPuts:
         except Exception:
             _log.exception("A put failed: %s", put.table.name)
             outcome = errors.server_fault()
-        with suppress(RuntimeError):  # the event loop has ended: the server gave up
+        with suppress(RuntimeError):  # the event loop has ended: the server stopped waiting
             self._context.loop.call_soon_threadsafe(self._finish, put, outcome)
 
     def _send_reply(self, put: PutRequest, reply: Reply) -> bytes | None:
-        """What could not be sent of the answer; None if somebody else has answered."""
+        """Send the reply and return the bytes that could not be sent; None if another thread has claimed the put."""
         if not put.claim():
             return None
         body: Any = reply.body
         cycle = put.cycle
         date = b"".join(b"%s: %s\r\n" % header for header in cycle.default_headers)
-        more = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items()).encode()
-        ends = b"" if cycle.keep_alive else b"connection: close\r\n"
-        answer = _OK_RESPONSE % (date, more, ends, len(body), body)
+        headers = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items()).encode()
+        connection_header = b"" if cycle.keep_alive else b"connection: close\r\n"
+        answer = _OK_RESPONSE % (date, headers, connection_header, len(body), body)
         try:
             return answer[os.write(put.descriptor, answer) :]
         except BlockingIOError:
             return answer
-        except OSError:  # the client has gone, as the event loop will see
+        except OSError:  # the client has disconnected; the event loop will notice
             return b""
 
     # -- in the event loop again ---------------------------------------------------------------------------------------
@@ -201,10 +202,10 @@ class FastPuts:
         self._context.metrics.request_seconds.observe(time.perf_counter() - put.started)
         self._context.metrics.requests[status // 100].inc()
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- shutdown ------------------------------------------------------------------------------------------------------
 
     async def abort_active(self) -> None:
-        """Answer what was not done within the time that a server has to stop."""
+        """Send an error for every put that was not done within the time that a server has to stop."""
         for put in list(self._active_puts):
             if put.claim():
                 self._schedule_problem(put, shutdown_error())
@@ -212,7 +213,7 @@ class FastPuts:
             await asyncio.wait(self._problem_tasks)
 
     def close(self) -> None:
-        """End the writers, each with what it is at. From any thread but theirs."""
+        """End the writer threads after their current put. Must not be called from a writer thread."""
         for writer in self._writers:
             writer.queue.put(None)
         for writer in self._writers:
@@ -220,7 +221,7 @@ class FastPuts:
 
 
 class _Writer:
-    """A thread that does what it is given, one put after another."""
+    """A thread that runs puts one after the other."""
 
     def __init__(self, number: int, write: Callable[[PutRequest], None]) -> None:
         self.queue: SimpleQueue[PutRequest | None] = SimpleQueue()

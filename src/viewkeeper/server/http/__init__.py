@@ -1,1 +1,1 @@
-"""Requests and replies: limits, formats, lossless JSON."""
+"""HTTP requests and replies: limits, formats, lossless JSON."""

@@ -1,7 +1,7 @@
-"""What a request wants its rows in, and rows written so, piece by piece.
+"""Content negotiation, and writers of rows that encode them piece by piece.
 
 application/json                       {"rows": […], …}
-application/x-ndjson                   an object a line
+application/x-ndjson                   one object per line
 text/csv                               a header line; an empty field is NULL, "" an empty text, BINARY in base64
 application/vnd.apache.arrow.stream    an Arrow IPC stream
 """
@@ -26,16 +26,16 @@ _MEDIA_ALIASES = {"application/jsonl": LINES, "application/json-lines": LINES, "
 
 
 def choose_media_type(accept: str | None, offered: tuple[str, ...] = ROWS) -> str:
-    """The best of the offered media types for an Accept header; the first where it does not care."""
+    """The best of the offered media types for an Accept header; the first one if the header has no preference."""
     if not accept or accept == "*/*":
         return offered[0]
-    wanted: list[tuple[float, int, str]] = []
-    for place, part in enumerate(accept.split(",")):
+    accepted: list[tuple[float, int, str]] = []
+    for position, part in enumerate(accept.split(",")):
         name, *parameters = (p.strip().lower() for p in part.split(";"))
         quality = next((_parse_quality(p[2:]) for p in parameters if p.startswith("q=")), 1.0)
         if quality > 0:
-            wanted.append((-quality, place, _MEDIA_ALIASES.get(name, name)))
-    for _, _, name in sorted(wanted):
+            accepted.append((-quality, position, _MEDIA_ALIASES.get(name, name)))
+    for _, _, name in sorted(accepted):
         for media in offered:
             if name in (media, "*/*") or (name.endswith("/*") and media.startswith(name[:-1])):
                 return media
@@ -50,7 +50,7 @@ def _parse_quality(text: str) -> float:
 
 
 class RowWriter(ABC):
-    """Rows of one schema, written piece by piece: `first`, `more` for each piece, `last`."""
+    """Writes rows of one schema: `begin`, `write` for each piece, `finish`."""
 
     def __init__(self, schema: pa.Schema, native: bool) -> None:
         self.schema, self.native = schema, native
@@ -62,7 +62,7 @@ class RowWriter(ABC):
     def write(self, rows: pa.Table) -> bytes: ...
 
     def finish(self, metadata: Mapping[str, Any]) -> bytes:
-        """The end. `about`: what is said beside the rows, where the format has room for it."""
+        """The end of the output. `metadata`: values beside the rows, if the format has a place for them."""
         return b""
 
     def write_all(self, rows: pa.Table, metadata: Mapping[str, Any]) -> bytes:
@@ -110,7 +110,7 @@ def _csv_cell(value: Any) -> str:
 
 
 class ChunkBuffer(io.RawIOBase):
-    """Takes what is written to it, until it is taken away."""
+    """Collects what is written to it, until `drain` returns it."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Rows as JSON, without a digit lost in a program that reads every number as a 64-bit float.
+"""Rows as JSON, lossless also for a program that reads every number as a 64-bit float.
 
     column type              JSON                          with numbers=native
     BIGINT                   "9007199254740993"            9007199254740993
@@ -10,10 +10,10 @@
     TIMESTAMP                "2024-02-29T12:30:00.000000Z"
     TIMESTAMP_NTZ            "2024-02-29T12:30:00.000000"
     INTERVAL DAY TO SECOND   "PT93784.5S"
-    ARRAY, STRUCT, MAP       […], {…}, [[key, value], …], with the same inside
+    ARRAY, STRUCT, MAP       […], {…}, [[key, value], …], with the same rules inside
 
-The type of a column decides, not the value: a count does not turn from a number into a text when it grows. Columns of
-the same name are numbered, as an object has a name once.
+The column's type decides, not the value: a count does not turn from a number into a text when it grows. Columns with
+the same name are numbered, because an object has each name once.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def encode_json(value: Any) -> bytes:
 
 @lru_cache(maxsize=256)
 def column_converters(schema: pa.Schema, native: bool) -> tuple[tuple[str, Converter], ...]:
-    """For the columns whose Python values are not JSON's own: what makes them so."""
+    """For each column whose Python values are not JSON's own: the function that converts them."""
     found = ((field.name, _converter_of(field.type, native)) for field in schema)
     return tuple((name, convert) for name, convert in found if convert is not None)
 
 
 def encode_row(row: dict[str, Any], converters: Sequence[tuple[str, Converter]]) -> bytes:
-    """A row as `Store.get` gives it."""
-    for name, made in converters:
+    """Encode a row that `Store.get` returned."""
+    for name, convert in converters:
         value = row[name]
         if value is not None:
-            row[name] = made(value)
+            row[name] = convert(value)
     return orjson.dumps(row)
 
 
@@ -77,10 +77,10 @@ def _converter_of(type_: pa.DataType, native: bool) -> Converter | None:
 
 
 def _nested_converter(type_: pa.DataType, native: bool) -> Converter:
-    """What is inside of a value follows the same rules."""
+    """The converter of a nested type; the nested values follow the same rules."""
     if pa.types.is_struct(type_):
         fields = {field.name: _nullable_converter(field.type, native) for field in type_}
-        return lambda value: {name: fields[name](inside) for name, inside in value.items()}
+        return lambda value: {name: fields[name](item_value) for name, item_value in value.items()}
     if pa.types.is_map(type_):
         key, item = _nullable_converter(type_.key_type, native), _nullable_converter(type_.item_type, native)
         return lambda value: [[key(k), item(v)] for k, v in value]
@@ -89,8 +89,8 @@ def _nested_converter(type_: pa.DataType, native: bool) -> Converter:
 
 
 def _nullable_converter(type_: pa.DataType, native: bool) -> Converter:
-    made = _converter_of(type_, native)
-    return (lambda value: value) if made is None else lambda value: None if value is None else made(value)
+    convert = _converter_of(type_, native)
+    return (lambda value: value) if convert is None else lambda value: None if value is None else convert(value)
 
 
 def _decimal_text(value: Decimal) -> str:
@@ -123,7 +123,7 @@ def _format_interval(value: timedelta) -> str:
 
 
 def json_rows(table: pa.Table, native: bool = False) -> list[dict[str, Any]]:
-    """Rows as objects of JSON's own types. Whole columns are converted by Arrow where it can."""
+    """Rows as objects of JSON's own types. Arrow converts whole columns where it can."""
     names = number_duplicate_names(table.column_names)
     columns = [_column_json(column, native) for column in table.columns]
     if not columns:
@@ -132,15 +132,15 @@ def json_rows(table: pa.Table, native: bool = False) -> list[dict[str, Any]]:
 
 
 def number_duplicate_names(names: Sequence[str]) -> list[str]:
-    """The names, with a number behind those that were there before: a, b, a_2."""
+    """The names, with a number after those that occurred before: a, b, a_2."""
     found: list[str] = []
-    taken = set(names)
+    used = set(names)
     for name in names:
-        made, number = name, 1
-        while made in found or (number > 1 and made in taken):
+        candidate, number = name, 1
+        while candidate in found or (number > 1 and candidate in used):
             number += 1
-            made = f"{name}_{number}"
-        found.append(made)
+            candidate = f"{name}_{number}"
+        found.append(candidate)
     return found
 
 
@@ -154,7 +154,7 @@ def _column_json(column: pa.ChunkedArray, native: bool) -> list[Any]:
     if pa.types.is_int64(kind) and not native:
         column = column.cast(pa.string())
     elif pa.types.is_decimal(kind):
-        # Of many places Arrow writes small numbers as 1E-10.
+        # With a large scale, Arrow writes small numbers in exponent form, such as 1E-10.
         has_small = kind.scale > _MAX_PLAIN_SCALE
         texts = (
             [None if v is None else _decimal_text(v) for v in column.to_pylist()]
@@ -172,7 +172,7 @@ def _column_json(column: pa.ChunkedArray, native: bool) -> list[Any]:
         if pc.all(pc.is_finite(column)).as_py() is False:
             return [None if v is None else _float_json(v) for v in values]
         return values
-    elif (made := _converter_of(kind, native)) is not None:
-        return [None if v is None else made(v) for v in column.to_pylist()]
+    elif (convert := _converter_of(kind, native)) is not None:
+        return [None if v is None else convert(v) for v in column.to_pylist()]
     found: list[Any] = column.to_pylist()
     return found

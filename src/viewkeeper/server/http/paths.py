@@ -3,10 +3,10 @@
     /v1/orders/rows/17/2024-02-29        a composite key has a segment for each column
     /v1/by_city/rows/S%C3%A3o%20Paulo    percent-encoded UTF-8; a slash is %2F
     /v1/by_city/rows/~null               NULL
-    /v1/by_city/rows/~..                 after ~ everything else is meant as it stands: "..", "~null"
-    /v1/~views/rows                      a table that is called like a part of the interface
+    /v1/by_city/rows/~..                 after ~ the rest is literal: "..", "~null"
+    /v1/~views/rows                      a table whose name is also a path of the interface
 
-Browsers and proxies take "." and ".." out of a path, encoded or not, so these keys need the ~. BINARY is base64, with
+Browsers and proxies remove "." and ".." from a path, encoded or not, so these keys need the ~. BINARY is base64, with
 either alphabet.
 """
 
@@ -25,7 +25,7 @@ from viewkeeper.server.errors import HttpStatusError
 
 
 def decode_segment(segment: str) -> str:
-    """A segment as the text that it stands for."""
+    """Decode a segment."""
     if "%" in segment:
         try:
             segment = unquote_to_bytes(segment).decode("utf-8")
@@ -37,7 +37,7 @@ def decode_segment(segment: str) -> str:
 
 
 def name_of(segment: str) -> str:
-    """A table's or view's name."""
+    """The name of a table or view in a segment."""
     text = decode_segment(segment)
     return text[1:] if text.startswith("~") else text
 
@@ -66,7 +66,7 @@ def key_prefix_of(table: Table, texts: list[str]) -> tuple[Any, ...]:
 
 
 def key_value_of(table: Table, column: Column, text: str) -> Any:
-    """A text as the value of a key column."""
+    """Parse a text as the value of a key column."""
     if text.startswith("~"):
         if text == NULL:
             return None

@@ -1,4 +1,4 @@
-"""A request as the endpoints see it, and what they answer."""
+"""A request as the endpoints see it, their replies, and the compression of replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACCEPTED_ENCODINGS = {"accept-encoding": "gzip"}
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer; a body that is no bytes is sent piece by piece."""
+    """A reply. A body that is not bytes is sent piece by piece."""
 
     status: int
     body: bytes | AsyncIterator[bytes] = b""
@@ -34,7 +34,7 @@ class Reply:
 
 
 class Request:
-    """One request. Parameters that the endpoint does not know are an error: a misspelt one must not be ignored."""
+    """One request. A parameter that the endpoint does not have is an error: a misspelt one must not be ignored."""
 
     def __init__(
         self, scope: Mapping[str, Any], receive: Receive, role: str, allowed_parameters: frozenset[str]
@@ -49,8 +49,8 @@ class Request:
             raise HttpStatusError(400, "The query of the URL is not percent-encoded UTF-8.", "") from None
         for name, value in pairs:
             if name not in allowed_parameters:
-                there = ", ".join(sorted(allowed_parameters)) or "none"
-                raise HttpStatusError(400, f"There is no parameter {name[:40]!r} here.", f"Parameters: {there}.")
+                known = ", ".join(sorted(allowed_parameters)) or "none"
+                raise HttpStatusError(400, f"There is no parameter {name[:40]!r} here.", f"Parameters: {known}.")
             self._parameters.setdefault(name, []).append(value)
         if self.parameter("numbers") not in (None, "exact", "native"):
             raise HttpStatusError(400, "numbers is exact or native.", "")
@@ -109,21 +109,21 @@ class Request:
         return self._headers.get(name)
 
     def has_etag(self, etag: str | None) -> bool:
-        """Whether the client has what this tag stands for."""
-        given = self._headers.get("if-none-match")
-        if etag is None or given is None:
+        """Whether the client has the state with this tag."""
+        tags = self._headers.get("if-none-match")
+        if etag is None or tags is None:
             return False
-        return etag in (part.strip().removeprefix("W/") for part in given.split(","))
+        return etag in (part.strip().removeprefix("W/") for part in tags.split(","))
 
     @property
     def has_any_etag(self) -> bool:
-        """Whether the client has something, whatever that is: it wants to know only if there is nothing."""
+        """Whether the client has any state (`*`): it only needs to know whether there is one."""
         return bool(self._headers.get("if-none-match", "").strip() == "*")
 
     # -- the body -----------------------------------------------------------------------------------------------------
 
     async def body(self, max_bytes: int, seconds: float) -> bytes:
-        """All of it, unpacked, which must not be larger nor take longer than allowed."""
+        """The whole body, decompressed; it may exceed neither the size nor the time limit."""
         encoding = self._headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", "x-gzip"):
             raise HttpStatusError(
@@ -159,15 +159,16 @@ class Request:
             raise HttpStatusError(408, f"The body did not arrive within {seconds:g} s.", "") from None
 
     async def cancel_if_disconnected(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What takes a while is given up when the client goes. After the body."""
-        task, left = asyncio.create_task(coroutine), asyncio.create_task(self._wait_for_disconnect())
+        """Run a coroutine that takes a while, and cancel it when the client disconnects. Call it after the body was
+        read."""
+        task, disconnect = asyncio.create_task(coroutine), asyncio.create_task(self._wait_for_disconnect())
         try:
-            await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise HttpStatusError(400, "The client has gone.", "")
             return await task
         finally:
-            left.cancel()
+            disconnect.cancel()
             task.cancel()
 
     async def _wait_for_disconnect(self) -> None:
@@ -176,7 +177,7 @@ class Request:
 
 
 def decompress(body: bytes, max_bytes: int) -> bytes:
-    """The bytes in a gzip file; no more than allowed are ever made of it."""
+    """The content of a gzip body; at most the allowed number of bytes is ever decompressed."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
             found = file.read(max_bytes + 1)
@@ -193,22 +194,22 @@ def _too_large(max_bytes: int) -> TooLarge:
     )
 
 
-# Answers packed for clients that take gzip: text of some length, whole or piece by piece.
+# Compression of replies for clients that accept gzip: text above a minimum size, whole or piece by piece.
 #
-# Events are not packed: each must leave at once. Nor is Arrow: who asks for it wants to read it where it lies. A packed
-# answer says the same in other bytes, so its tag is a weak one.
+# Events are not compressed, because each must be sent at once. Arrow is not compressed, because its readers map the
+# bytes as they are. A compressed reply has the same content in other bytes, so its ETag is a weak one.
 
 
 MIN_COMPRESSED_BYTES = 1_400
-"""Bytes: what fits one packet does not get there sooner."""
+"""Minimum size: a reply that fits one packet does not arrive sooner when it is compressed."""
 
 _GZIP_LEVEL = 1
-"""Of 1 to 9: rows as JSON become a fifth, at 150 MB a second; 6 would take three times as long to leave a sixth."""
+"""Level 1 of 1 to 9 compresses rows as JSON to a fifth, at 150 MB/s; level 6 takes three times as long for a sixth."""
 _TEXT_MEDIA = (formats.JSON, formats.LINES, "text/")
 
 
 async def compress_reply(context: ServerContext, reply: Reply, accept_encoding: bytes) -> Reply:
-    """The answer as a client with this Accept-Encoding gets it."""
+    """The reply, compressed if the Accept-Encoding allows it."""
     media = reply.media or ""
     if (
         not media.startswith(_TEXT_MEDIA)
@@ -230,7 +231,7 @@ async def compress_reply(context: ServerContext, reply: Reply, accept_encoding: 
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding names gzip, or anything, and not with a weight of zero."""
+    """Whether an Accept-Encoding header names gzip, or anything, with a weight above zero."""
     weights: dict[str, bool] = {}
     for part in accept_encoding.lower().split(","):
         name, _, weight = part.partition(";")
@@ -239,11 +240,11 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 async def _compress_stream(context: ServerContext, body: Any) -> AsyncIterator[bytes]:
-    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     try:
         async for piece in body:
-            if found := await context.run_in_thread(packer.compress, piece):
+            if found := await context.run_in_thread(compressor.compress, piece):
                 yield found
-        yield packer.flush()
+        yield compressor.flush()
     finally:
         await body.aclose()

@@ -1,6 +1,7 @@
-"""The page at `/`: plain files, as they are in this folder, read once.
+"""The page at `/`: the files of this folder, read once.
 
-No build step, nothing from elsewhere: the Content-Security-Policy allows this server alone, and no inline script.
+There is no build step and nothing from other servers: the Content-Security-Policy allows only this server, and no
+inline script.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class StaticFiles:
             self._files[b"/"] = self._files[b"/page/index.html"]
 
     def find(self, method: str, path: bytes, headers: Mapping[bytes, bytes]) -> Reply | None:
-        """The file that is asked for; without its bytes, if the browser has them."""
+        """The requested file; without its bytes, if the browser has them."""
         found = self._files.get(path) if method in ("GET", "HEAD") else None
         has = headers.get(b"if-none-match", b"").decode("latin-1").removeprefix("W/")
         return found if found is None or has != found.headers["etag"] else Reply(304, headers=found.headers)

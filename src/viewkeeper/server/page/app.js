@@ -1,4 +1,4 @@
-// The page: which part is shown, the theme, and the one stream that tells how everything is.
+// The page: navigation, the theme, and the one stream of status events.
 
 import { clear, toast } from "./dom.js";
 import { live } from "./live.js";

@@ -1,8 +1,8 @@
-// Small pictures: a line of the last minutes, and the batches with their stages.
+// Charts: a sparkline of the last minutes, and the batches with their stages.
 
 import { clear, s, seconds } from "./dom.js";
 
-/** A sparkline; the last two minutes at most. */
+/** A sparkline of at most the last two minutes. */
 export function spark(values, width = 64, height = 22) {
   const span = Math.max(values.length, 30) - 1;
   const known = values.filter((value) => value !== null && value !== undefined);
@@ -22,7 +22,7 @@ export function spark(values, width = 64, height = 22) {
 
 const STAGES = [["capture", "f1"], ["rounds", "f2"], ["commit", "f3"], ["merge", "f4"]];
 
-/** The last batches: a bar each, its stages one upon another. Drawn as wide as it is shown: letters keep their shape. */
+/** The last batches: a stacked bar of stages for each. Drawn at display width, so that letters are not stretched. */
 export function timeline(picture, batches, merges) {
   const width = picture.clientWidth || 640, height = 120, most = 60, low = height - 16;
   const shown = batches.slice(-most).map((batch) => ({ ...batch, merge: 0 }));

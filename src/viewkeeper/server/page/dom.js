@@ -1,4 +1,4 @@
-// Elements, and values as people read them.
+// DOM elements, and formatted values.
 
 /** h("a.tag", {href: "#/"}, "text", child): an element; names with "on" are listeners. */
 export function h(what, given = {}, ...children) {

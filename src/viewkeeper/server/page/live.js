@@ -1,4 +1,4 @@
-// What the server says of itself once a second, kept for all pages: views, tables, batches, and how they were lately.
+// The server's status events, kept for all pages: views, tables, batches, and their recent history.
 
 import { follow } from "./net.js";
 
@@ -16,7 +16,7 @@ class Live extends EventTarget {
   waits = [];
   readers = [];
 
-  /** Whether the server has told anything: not before the token dialog is answered. */
+  /** Whether a status event has arrived: not before the token dialog is answered. */
   get known() {
     return this.totals.time !== undefined;
   }

@@ -1,4 +1,4 @@
-// Requests with the token, and streams of events that find their server again.
+// Requests with the token, and event streams that reconnect.
 
 const KEY = "viewkeeper-token";
 let asking = null;
@@ -8,7 +8,7 @@ const headers = (more = {}) => {
   return token ? { ...more, authorization: `Bearer ${token}` } : more;
 };
 
-/** Asks the user for a token; all that wait for one wait together. */
+/** Asks the user for a token; concurrent callers share one dialog. */
 function newToken(why) {
   if (asking) return asking;
   const dialog = document.getElementById("token");
@@ -27,7 +27,7 @@ function newToken(why) {
   return asking;
 }
 
-/** fetch, with a token if the server wants one. */
+/** fetch, with a token if the server requires one. */
 export async function request(path, options = {}) {
   for (;;) {
     const answer = await fetch(path, { ...options, headers: headers(options.headers) });
@@ -44,7 +44,7 @@ export class Problem extends Error {
   }
 }
 
-/** JSON of the server, or a Problem. */
+/** The server's JSON; throws a Problem. */
 export async function json(path, options = {}) {
   const answer = await request(path, options);
   const found = await answer.json();
@@ -76,7 +76,7 @@ export async function* events(answer) {
   }
 }
 
-/** Follows a stream until `signal` aborts; `state` is told "on" and "off". */
+/** Follows a stream until `signal` aborts; `state` is called with "on" and "off". */
 export async function follow(path, signal, take, state = () => {}) {
   let last = null;
   let pause = 300;
@@ -95,7 +95,7 @@ export async function follow(path, signal, take, state = () => {}) {
       for await (const event of events(answer)) {
         if (event.id) last = event.id;
         take(event);
-        if (event.event === "end" && event.data.code && event.data.code !== "VK702") return; // a token can be given anew
+        if (event.event === "end" && event.data.code && event.data.code !== "VK702") return; // VK702: the user can enter another token
       }
     } catch (error) {
       if (signal.aborted) return;

@@ -1,4 +1,4 @@
-// The overview: what is going on, and every view.
+// The overview: the current activity, and every view.
 
 import { spark, timeline } from "./charts.js";
 import { bytes, clear, count, h, plural, s, seconds, segment } from "./dom.js";
@@ -117,7 +117,7 @@ function stat(label, value, sub, values) {
   return h("div.card.stat", {}, h("div.label", {}, label), h("div.value", {}, value), h("div.sub", { title: sub }, sub), values ? spark(values, 180, 30) : null);
 }
 
-/** What the maintainer is doing, in a word or two. */
+/** The maintainer's activity, in a word or two. */
 function waits(now) {
   if (now.error) return h("span.error", {}, "fails");
   if (!now.maintainer) return h("span.late", {}, "nobody");

@@ -1,10 +1,10 @@
-// A view's plan: boxes from left to right by rounds and steps, each with what it took in the last batches.
+// A view's plan: boxes from left to right by rounds and steps, each with its time in the last batches.
 
 import { bytes, count, h, s, seconds, segment } from "./dom.js";
 
 const WIDTH = 224, GAP = 56, LINE = 15, PAD = 9;
-const KEPT = new Set(["image", "arrange"]);
-const STATE = new Set(["image", "arrange", "aggregate", "recompute", "topk"]);
+const KEPT = new Set(["table_image", "arrange"]);
+const STATE = new Set(["table_image", "arrange", "aggregate", "recompute", "top_k"]);
 
 export function drawn(plan) {
   const boxes = new Map(plan.boxes.map((box) => [box.number, { ...box, lines: lines(box) }]));
@@ -59,7 +59,7 @@ function path(from, to, kind, text) {
   return s(`path.link${kind ? `.${kind}` : ""}`, { d, "marker-end": "url(#arrow)" }, text ? s("title", {}, text) : null);
 }
 
-/** Columns: a round's first one, and one further for each step in it. Lanes: that of the first input behind a box. */
+/** Columns: the round's first column, plus one for each step in the round. Lanes: that of the box's first input. */
 function place(plan, boxes) {
   const steps = new Map([...boxes.keys()].map((number) => [number, 0]));
   for (let turn = 0; turn < boxes.size; turn++) {

@@ -1,4 +1,4 @@
-// A box for SQL: colours, completion of names, answers as a table, errors where they are, progress of a load.
+// The SQL editor: highlighting, completion of names, results as a table, errors at their place, progress of a load.
 
 import { cell, clear, count, h, isNumber, plural, seconds } from "./dom.js";
 import { live } from "./live.js";
@@ -30,7 +30,7 @@ export function sql(main, given) {
     try {
       const [tables, views] = await Promise.all([json("/v1/tables"), json("/v1/views")]);
       for (const one of [...tables.tables, ...views.views]) columns.set(one.name, one.columns);
-    } catch { /* completion has fewer words then */ }
+    } catch { /* completion then has fewer names */ }
   }
 
   function colour() {
@@ -138,7 +138,7 @@ export function sql(main, given) {
     clear(answer, each.map((one, i) => result(one, i === each.length - 1 ? h("span.hint", {}, seconds(took)) : null)));
   }
 
-  /** What one statement gave. */
+  /** The result of one statement. */
   function result(data, hint) {
     if (!data.columns) return h("div.row", {}, h("span.tag.good", {}, "done"), data.done || "ok", hint);
     if (data.columns.length === 1 && data.columns[0].name === "plan") return h("div.card", {}, h("pre.sql-text", {}, data.rows.map((row) => row.plan).join("\n")));

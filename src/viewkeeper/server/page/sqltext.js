@@ -1,4 +1,4 @@
-// SQL with colours, and its words.
+// SQL highlighting and keywords.
 
 export const KEYWORDS = `SELECT FROM WHERE GROUP BY HAVING ORDER LIMIT JOIN LEFT RIGHT FULL OUTER INNER CROSS SEMI ANTI ON USING
 AS AND OR NOT IN IS NULL LIKE BETWEEN CASE WHEN THEN ELSE END DISTINCT UNION ALL EXCEPT INTERSECT WITH VALUES INSERT UPSERT INTO
@@ -8,7 +8,7 @@ DOUBLE DECIMAL BOOLEAN BINARY SMALLINT TINYINT FLOAT`.split(/\s+/);
 const WORDS = new Set(KEYWORDS);
 const TOKEN = /(--[^\n]*|\/\*[\s\S]*?\*\/)|('(?:[^'\\]|\\.|'')*'?|"(?:[^"\\]|\\.)*"?)|(`[^`]*`?)|(\b\d[\w.]*)|([A-Za-z_]\w*)|(\s+|.)/g;
 
-/** The text cut into pieces: [text, kind, start]. */
+/** The tokens of the text: [text, kind, start]. */
 export function pieces(text) {
   const found = [];
   for (const match of text.matchAll(TOKEN)) {
@@ -18,7 +18,7 @@ export function pieces(text) {
   return found;
 }
 
-/** Fills an element with coloured SQL; what lies between `from` and `to` is marked as wrong. */
+/** Fills an element with highlighted SQL; the text between `from` and `to` is marked as an error. */
 export function coloured(element, text, from = -1, to = -1) {
   element.replaceChildren(...pieces(text).map(([piece, kind, start]) => {
     const wrong = start < to && start + piece.length > from && piece.trim();

@@ -1,4 +1,4 @@
-// One view or table: its rows with changes as they come, its SQL, its plan.
+// One view or table: its rows with live changes, its SQL, its plan.
 
 import { bytes, cell, clear, count, h, isNumber, plural, seconds, segment, toast } from "./dom.js";
 import { live } from "./live.js";
@@ -59,7 +59,7 @@ export function view(main, name, tab) {
     show();
     const asked = (which) => (about.kind !== "table" && pages[which] ? which : "rows");
     choose(asked(tab));
-    addEventListener("hashchange", () => {  // a link, or the address that somebody types, to another part of this view
+    addEventListener("hashchange", () => {  // a link or a typed address to another part of this view
       const [page, there, which] = location.hash.replace(/^#\/?/, "").split("/");
       if (page === "view" && there === segment(name) && asked(which) !== chosen) choose(asked(which));
     }, { signal: leaving.signal });

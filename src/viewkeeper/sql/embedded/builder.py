@@ -1,11 +1,11 @@
-"""One query as one DuckDB statement in which no name is the user's.
+"""Builds one DuckDB statement for a query; none of its names is the user's.
 
-    FROM      t1, t2 … are the inputs; their columns are q1, q2 …, whatever they are called in the store
+    FROM      t1, t2 … are the inputs; their columns are q1, q2 …, whatever their names in the store
     SELECT    without aggregates:   SELECT list FROM … WHERE …
               with aggregates:      SELECT list FROM (SELECT keys, calls FROM … WHERE … GROUP BY keys) WHERE having
-    ORDER BY  as Spark does where nothing is said: NULLs first where it ascends, last where it descends
+    ORDER BY  with Spark's defaults: NULLs first in ascending order, last in descending order
 
-Conditions that can fail (a division, an overflow) are not taken: Spark may look at other rows than DuckDB, earlier.
+Conditions that can fail (a division, an overflow) are refused: Spark may evaluate them on other rows than DuckDB.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _SELECT_FIELDS |= {"group_expressions", "group_sets", "aggregate_handling"}
 _JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "FULL": "FULL JOIN"}
 _NAMED_AGGREGATES = ("count", "sum", "avg", "min", "max")
 _MAX_LIMIT = 2**31 - 1
-"""Spark's largest limit; what it says of a larger one is for it to say."""
+"""Spark's largest limit. Spark reports the error of a larger one."""
 
 
 @dataclass(frozen=True)
 class TableInput:
-    """A table that the statement reads under a name, and what its columns are called there."""
+    """A table that the statement reads under a name, with the names of its columns there."""
 
     name: str
     table: Table
     columns: Mapping[str, str]
-    """By the name inside."""
+    """Column names by internal name."""
     terms: tuple[SargableTerm, ...] = ()
-    """Which of its rows can be of use: all of these must be true for them."""
+    """Conditions that all rows needed from the table satisfy."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Relation:
 
 @dataclass
 class StatementBuilder:
-    """Writes the statement of one query, from its innermost relation out."""
+    """Builds the statement of one query, from its innermost relation outwards."""
 
     catalog: Catalog
     inputs: list[TableInput] = field(default_factory=list)
     used_columns: set[str] = field(default_factory=set)
     terms: list[SargableTerm] = field(default_factory=list)
-    """What conditions say of single columns, called as inside: rows for which it is not true are of no use."""
+    """Conditions on single columns, by internal name: rows that do not satisfy them are not needed."""
     null_padded: set[str] = field(default_factory=set)
     """Columns that an outer join may fill with NULLs."""
     _name_count: int = 0
@@ -86,15 +86,18 @@ class StatementBuilder:
         if found is None:  # Spark would not know it either
             raise UnknownName(f"There is no table or view {name!r}.")
         table = found.table if isinstance(found, View) else found
-        inside = {self._new_name("q"): c for c in table.columns}
-        made = TableInput(self._new_name("t"), table, {q: c.name for q, c in inside.items()})
-        self.inputs.append(made)
-        return Relation(made.name, tuple(ScopeField(alias, c.name, q, c.type, c.nullable) for q, c in inside.items()))
+        by_internal_name = {self._new_name("q"): c for c in table.columns}
+        table_input = TableInput(self._new_name("t"), table, {q: c.name for q, c in by_internal_name.items()})
+        self.inputs.append(table_input)
+        return Relation(
+            table_input.name,
+            tuple(ScopeField(alias, c.name, q, c.type, c.nullable) for q, c in by_internal_name.items()),
+        )
 
     def _build_subquery(self, node: Mapping[str, Any], alias: str, ctes: Mapping[str, Any]) -> Relation:
-        made = self.build_query(node, ctes)
-        fields = tuple(replace(f, relation=alias) for f in made.fields)
-        return Relation(f"({made.text}) AS {self._new_name('r')}", fields)
+        inner = self.build_query(node, ctes)
+        fields = tuple(replace(f, relation=alias) for f in inner.fields)
+        return Relation(f"({inner.text}) AS {self._new_name('r')}", fields)
 
     def _build_join(self, node: Mapping[str, Any], ctes: Mapping[str, Any]) -> Relation:
         left, right = self.build_relation(node["left"], ctes), self.build_relation(node["right"], ctes)
@@ -108,9 +111,9 @@ class StatementBuilder:
             raise UnprovenQuery(f"a join of kind {kind}")
         read = Scope(fields).read(node["condition"])
         condition = self._render_condition(read)
-        # A row that does not pass joins nothing; only that of a side which is kept whole is there all the same.
-        kept = {"LEFT": left.fields, "RIGHT": right.fields, "FULL": fields}.get(kind, ())
-        self._collect_terms(read, {f.internal_name for f in kept})
+        # A row that fails the condition joins nothing. Only rows of a preserved side are in the result all the same.
+        preserved = {"LEFT": left.fields, "RIGHT": right.fields, "FULL": fields}.get(kind, ())
+        self._collect_terms(read, {f.internal_name for f in preserved})
         self.null_padded |= {
             f.internal_name for f in {"LEFT": right.fields, "RIGHT": left.fields, "FULL": fields}.get(kind, ())
         }
@@ -137,20 +140,20 @@ class StatementBuilder:
             condition = Scope(source.fields).read(node["where_clause"])
             where = f" WHERE {self._render_condition(condition)}"
             self._collect_terms(condition)
-        listed = _expand_stars(node["select_list"], source.fields)
-        grouped = GroupedScope(self, source.fields, node.get("group_expressions", ()), listed)
-        read = [grouped.read(item) for item in listed]
+        items = _expand_stars(node["select_list"], source.fields)
+        grouped = GroupedScope(self, source.fields, node.get("group_expressions", ()), items)
+        read = [grouped.read(item) for item in items]
         having = grouped.read(node["having"]) if "having" in node else None
         sorts = [
-            (self._order_expression(o["expression"], listed, read, grouped), _direction(o)) for o in _order_items(node)
+            (self._order_expression(o["expression"], items, read, grouped), _direction(o)) for o in _order_items(node)
         ]
         exprs = [grouped.rewrite(e) for e in read]
-        orders = [(self._render(grouped.rewrite(e)), way) for e, way in sorts]
+        orders = [(self._render(grouped.rewrite(e)), direction) for e, direction in sorts]
         if grouped.has_groups:
             parts = [f"{self._render(k)} AS {q}" for q, k in grouped.keys.items()]
             parts += [f"{self._render_aggregate(c)} AS {c.name}" for c in grouped.calls]
-            by = f" GROUP BY {', '.join(str(i + 1) for i in range(len(grouped.keys)))}" if grouped.keys else ""
-            text = f"FROM (SELECT {', '.join(parts)} FROM {source.text}{where}{by}) AS {self._new_name('r')}"
+            group_by = f" GROUP BY {', '.join(str(i + 1) for i in range(len(grouped.keys)))}" if grouped.keys else ""
+            text = f"FROM (SELECT {', '.join(parts)} FROM {source.text}{where}{group_by}) AS {self._new_name('r')}"
             text += f" WHERE {self._render_condition(grouped.rewrite(having))}" if having is not None else ""
         elif having is not None:
             raise UnprovenQuery("HAVING without groups")
@@ -158,16 +161,16 @@ class StatementBuilder:
             text = f"FROM {source.text}{where}"
         fields = tuple(
             ScopeField("", name, self._new_name("q"), e.type, e.nullable)
-            for name, e in zip(map(_item_name, listed), exprs, strict=True)
+            for name, e in zip(map(_item_name, items), exprs, strict=True)
         )
         return self._build_select(node, text, fields, exprs, orders)
 
     def _collect_terms(self, condition: Expr, preserved: Collection[str] = ()) -> None:
-        """Note what a condition says of single columns, but of those that are `kept`. Above an outer join too: a row
-        that it makes passes no comparison. Only IS NULL it may pass."""
-        said = predicate_from_condition(condition).terms
+        """Collect the terms of a condition, except on the `preserved` columns. They hold above an outer join too: a row
+        that the join pads with NULLs passes no comparison. Only IS NULL can be true for it."""
+        terms = predicate_from_condition(condition).terms
         self.terms += [
-            t for t in said if t.column not in preserved and (t.op != IS_NULL or t.column not in self.null_padded)
+            t for t in terms if t.column not in preserved and (t.op != IS_NULL or t.column not in self.null_padded)
         ]
 
     def _build_select(
@@ -182,12 +185,12 @@ class StatementBuilder:
         distinct = ""
         if "DISTINCT_MODIFIER" in kinds:
             distinct = "DISTINCT "
-            wanted = {self._render(e) for e in exprs}
+            rendered = {self._render(e) for e in exprs}
             if any(m.get("distinct_on_targets") for m in node["modifiers"]) or any(
                 types.is_float(e.type) for e in exprs
             ):
                 raise UnprovenQuery("DISTINCT of floats, or DISTINCT ON")
-            if any(text not in wanted for text, _ in orders):
+            if any(text not in rendered for text, _ in orders):
                 raise UnprovenQuery("ORDER BY of what DISTINCT leaves out")
         columns = ", ".join(f"{self._render(e)} AS {f.internal_name}" for f, e in zip(fields, exprs, strict=True))
         sorted_ = f" ORDER BY {', '.join(' '.join(o) for o in orders)}" if orders else ""
@@ -200,7 +203,7 @@ class StatementBuilder:
         exprs: Sequence[Expr],
         scope: GroupedScope,
     ) -> Expr:
-        """An item of ORDER BY: a place in the list, a name in the list, or an expression over what the list is over."""
+        """An item of ORDER BY: a position in the list, a name in the list, or an expression over the source."""
         if node["class"] == "CONSTANT":
             return exprs[_list_index(node, len(exprs))]
         if node["class"] == "COLUMN_REF" and len(node["column_names"]) == 1:
@@ -212,7 +215,7 @@ class StatementBuilder:
                 return found.pop()
         return scope.read(node)
 
-    # -- texts --------------------------------------------------------------------------------------------------------
+    # -- rendering ----------------------------------------------------------------------------------------------------
 
     def _render(self, expr: Expr) -> str:
         self.used_columns |= expr.columns()
@@ -235,7 +238,7 @@ class StatementBuilder:
 
 
 class GroupedScope:
-    """Expressions over groups: what is a key, or an aggregate, becomes a column of the grouped relation."""
+    """Expressions over groups: a key or an aggregate becomes a column of the grouped relation."""
 
     def __init__(
         self,
@@ -258,7 +261,7 @@ class GroupedScope:
         return Scope(self.fields, self._add_call).read(node)
 
     def rewrite(self, expr: Expr) -> Expr:
-        """What was read, once it is known whether there are groups."""
+        """Rewrite an expression over the groups, if there are any; known only after all expressions were read."""
         return self._rewrite_over_groups(expr) if self.has_groups else expr
 
     def _read_key(self, node: Mapping[str, Any], select_list: Sequence[Mapping[str, Any]]) -> Expr:
@@ -290,7 +293,7 @@ class GroupedScope:
 
 
 def _expand_stars(select_list: Sequence[Mapping[str, Any]], fields: Sequence[ScopeField]) -> list[Mapping[str, Any]]:
-    """The list with each star as the columns that it stands for."""
+    """The list with each star replaced by its columns."""
     found: list[Mapping[str, Any]] = []
     for item in select_list:
         if item["class"] != "STAR":
@@ -299,10 +302,10 @@ def _expand_stars(select_list: Sequence[Mapping[str, Any]], fields: Sequence[Sco
         if not item.keys() <= {"class", "type", "relation_name"}:
             raise UnprovenQuery("a star with clauses")
         relation = item.get("relation_name", "").lower()
-        there = [f for f in fields if relation in ("", f.relation.lower())]
-        if not there:
+        matching = [f for f in fields if relation in ("", f.relation.lower())]
+        if not matching:
             raise UnprovenQuery(f"there is no relation {relation}")
-        found += [{"class": "COLUMN_REF", "type": "COLUMN_REF", "column_names": _qualified_name(f)} for f in there]
+        found += [{"class": "COLUMN_REF", "type": "COLUMN_REF", "column_names": _qualified_name(f)} for f in matching]
     return found
 
 
@@ -311,7 +314,7 @@ def _qualified_name(source_field: ScopeField) -> list[str]:
 
 
 def _item_name(item: Mapping[str, Any]) -> str:
-    """The name that Spark gives an item of the list; only plain ones are known here."""
+    """The name that Spark gives an item of the list; only simple ones are supported."""
     if item.get("alias"):
         return str(item["alias"])
     if item["class"] == "COLUMN_REF":
@@ -326,7 +329,7 @@ def _item_name(item: Mapping[str, Any]) -> str:
 
 
 def _list_index(node: Mapping[str, Any], length: int) -> int:
-    """The place in the list that a number names, from 0."""
+    """The list position that a number means, from 0."""
     literal = node["literal"]
     if literal.get("kind") != "INTEGER" or not 1 <= int(literal["text"]) <= length:
         raise UnprovenQuery("a constant that is no place in the list")

@@ -1,10 +1,10 @@
-"""The one type of several: the conversions that Spark makes silently, as far as they lose nothing.
+"""The common type of several expressions: Spark's silent conversions, as far as they lose nothing.
 
     integers            the widest of them
-    numbers             a decimal that holds both, or a double where one is a double
-    a text constant     the date or time that it meets, if it is written out in full
+    numbers             a decimal that holds both, or a double if one is a double
+    a text constant     the date or time type of the other side, if the text is written out in full
 
-Whatever else meets is `NotProven`.
+Any other combination is `UnprovenQuery`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _DATE_PATTERN = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class UnprovenQuery(Exception):
-    """Nobody has shown that DuckDB means the same; the text says what."""
+    """There is no proof that DuckDB gives Spark's result; the text says why."""
 
 
 class UnparsableQuery(UnprovenQuery):
-    """DuckDB's parser does not take it: wrong in any SQL, or Spark's own."""
+    """DuckDB's parser rejects the text: it is wrong in any SQL, or Spark's own syntax."""
 
 
 class UnknownColumn(UnprovenQuery):
-    """A name that no column has."""
+    """No column has this name."""
 
 
 def cast(value: Expr, type_: Type) -> Expr:
@@ -46,7 +46,7 @@ def cast(value: Expr, type_: Type) -> Expr:
 
 
 def _date_literal(text: str, type_: Type) -> Expr:
-    """A constant date or time, if it is written out in full: then it is what it looks like."""
+    """A date or time constant, if the text is written out in full, so that its value is unambiguous."""
     try:
         moment = datetime.strptime(text, "%Y-%m-%d" if _DATE_PATTERN.fullmatch(text) else "%Y-%m-%d %H:%M:%S")
     except ValueError:
@@ -59,9 +59,9 @@ def _date_literal(text: str, type_: Type) -> Expr:
 
 
 def coerce_to_common(*exprs: Expr, read_texts_as_dates: bool = True) -> tuple[Expr, ...]:
-    """The expressions in the one type in which Spark compares or chooses between them.
+    """Cast the expressions to the one type in which Spark compares them or chooses between them.
 
-    `texts`: whether a text constant is read as the date or time that it meets.
+    `read_texts_as_dates`: whether a text constant beside a date or time is read as one.
     """
     type_, read_texts_as_dates = (
         exprs[0].type,
@@ -99,7 +99,7 @@ def _decimal_digits(type_: Type) -> tuple[int, int] | None:
 
 
 def cast_to_decimal(number: Expr) -> Expr:
-    """An integer that meets a decimal: a constant has its own digits, a column those of its type."""
+    """Cast an integer beside a decimal to a decimal: a constant has its own digits, a column those of its type."""
     if number.type not in INTEGERS:
         return number
     digits = len(str(abs(number.value))) if number.op == "literal" else _DIGITS[number.type]
@@ -107,7 +107,7 @@ def cast_to_decimal(number: Expr) -> Expr:
 
 
 def bounded_decimal(precision: int, scale: int) -> Type:
-    """The decimal type of so many digits; where they are too many, digits after the point go, down to six."""
+    """The decimal type with these digits; if there are too many, fewer digits after the point, down to six."""
     if precision > MAX_DECIMAL_DIGITS:
         scale = max(MAX_DECIMAL_DIGITS - (precision - scale), min(scale, 6))
         precision = MAX_DECIMAL_DIGITS

@@ -1,4 +1,4 @@
-"""A query that is known to mean the same, ready to run over the rows of its tables."""
+"""A query that is proven to have Spark's meaning, ready to run in DuckDB over the rows of its tables."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from viewkeeper.sql.embedded.typing import ScopeField
 from viewkeeper.sql.query_limits import QueryLimits
 from viewkeeper.syntax.cursor import split_statements
 
-# From Spark's spelling to a tree: our lexer cuts the text as Spark does, DuckDB's parser reads it.
+# From Spark's spelling to a tree: Viewkeeper's lexer splits the text as Spark does, DuckDB's parser parses it.
 #
-# Names in backticks become names in double quotes, and texts keep their value whatever their escapes were. What the two
-# write otherwise (`<=>`, `div`, `RLIKE`, hints, LATERAL VIEW) does not parse, or is a node that nobody here knows.
+# Names in backticks become names in double quotes, and texts keep their value whatever their escapes were. Syntax that
+# the two do not share (`<=>`, `div`, `RLIKE`, hints, LATERAL VIEW) does not parse, or gives a node that is refused.
 
 
 _LOCATION_KEYS = ("query_location", "query_location_length")
 
 
 def parse_query(connection: Any, query: str) -> dict[str, Any]:
-    """The parser's tree of the query, without what is empty or says only where a thing stands."""
+    """DuckDB's parse tree of the query, without empty values and source locations."""
     import duckdb
 
     try:
@@ -46,13 +46,13 @@ def parse_query(connection: Any, query: str) -> dict[str, Any]:
 
 
 def spell_for_duckdb(query: str) -> str:
-    """The text as DuckDB spells it."""
-    found = list(split_statements(query))
-    if len(found) != 1:
+    """The text in DuckDB's spelling."""
+    statements = list(split_statements(query))
+    if len(statements) != 1:
         raise UnparsableQuery("it is not one query")
     parts: list[str] = []
-    end = found[0][0].start
-    for token in found[0]:
+    end = statements[0][0].start
+    for token in statements[0]:
         if token.start > end:
             parts.append(" ")
         end = token.end
@@ -79,12 +79,12 @@ def _prune_tree(node: Any) -> Any:
 
 
 _PIECE_ROWS = 50_000
-"""How often an answer for somebody else is looked at."""
+"""Rows of an answer between two checks of the query limits."""
 
 
 @dataclass(frozen=True)
 class EmbeddedQuery:
-    """`sql` reads the inputs by their names; its columns are called as in `fields` inside."""
+    """`sql` reads the inputs by their names; its columns have the internal names in `fields`."""
 
     sql: str
     inputs: tuple[TableInput, ...]
@@ -96,49 +96,49 @@ class EmbeddedQuery:
         memory: MemoryBudget,
         query_limits: QueryLimits | None = None,
     ) -> pa.Table:
-        """The answer. `read` gives the rows of the inputs, with the columns that they name, all of one state."""
+        """Run the query. `read` returns the rows of the inputs, with the columns that they name, all of one state."""
         tables = {i.name: _internal_rows(i, rows) for i, rows in zip(self.inputs, read(self.inputs), strict=True)}
         schema = pa.schema([pa.field(f.name, types.external_type(f.type), f.nullable) for f in self.fields])
-        inside = pa.schema([pa.field(f.name, types.arrow(f.type)) for f in self.fields])
+        internal = pa.schema([pa.field(f.name, types.arrow(f.type)) for f in self.fields])
         if query_limits is None:
-            with PreparedStatements(expressions.register_functions, memory=memory) as duck:
-                found = duck.run(self.sql, **tables)
+            with PreparedStatements(expressions.register_functions, memory=memory) as statements:
+                found = statements.run(self.sql, **tables)
         else:
             with (
-                PreparedStatements(expressions.register_functions, memory=memory) as duck,
-                query_limits.on_stop(duck.interrupt),
+                PreparedStatements(expressions.register_functions, memory=memory) as statements,
+                query_limits.on_stop(statements.interrupt),
             ):
-                found = query_limits.collect(duck.stream(self.sql, _PIECE_ROWS, **tables), inside)
-        return found.rename_columns(schema.names).cast(inside).cast(schema)
+                found = query_limits.collect(statements.stream(self.sql, _PIECE_ROWS, **tables), internal)
+        return found.rename_columns(schema.names).cast(internal).cast(schema)
 
 
 def compile_embedded(catalog: Catalog, query: str) -> EmbeddedQuery:
-    """The query for DuckDB; raises NotProven, with the reason, if it is Spark's to answer."""
+    """Compile the query for DuckDB. Raises UnprovenQuery, with the reason, if Spark must run it."""
     builder = StatementBuilder(catalog)
     try:
         with connect(threads=1) as connection:
             node = parse_query(connection, query)
-        made = builder.build_query(node, {})
+        built = builder.build_query(node, {})
     except RecursionError:
         raise UnprovenQuery("it is nested too deeply") from None
-    names = [f.name.lower() for f in made.fields]
+    names = [f.name.lower() for f in built.fields]
     if len(set(names)) < len(names):
         raise UnprovenQuery("two columns of one name")
-    return EmbeddedQuery(made.text, tuple(_prune_input(i, builder) for i in builder.inputs), made.fields)
+    return EmbeddedQuery(built.text, tuple(_prune_input(i, builder) for i in builder.inputs), built.fields)
 
 
 def _prune_input(table_input: TableInput, builder: StatementBuilder) -> TableInput:
-    """With the columns that are used (one, at least, says how many rows there are), and the rows that are wanted."""
-    wanted = {q: name for q, name in table_input.columns.items() if q in builder.used_columns}
+    """Keep only the used columns (at least one, for the number of rows), and add the terms on the table's rows."""
+    used = {q: name for q, name in table_input.columns.items() if q in builder.used_columns}
     terms = tuple(
         replace(t, column=table_input.columns[t.column]) for t in builder.terms if t.column in table_input.columns
     )
-    return TableInput(table_input.name, table_input.table, wanted or dict(list(table_input.columns.items())[:1]), terms)
+    return TableInput(table_input.name, table_input.table, used or dict(list(table_input.columns.items())[:1]), terms)
 
 
 def _internal_rows(table_input: TableInput, rows: pa.Table) -> pa.Table:
-    chosen = rows.select(list(table_input.columns.values()))
+    selected = rows.select(list(table_input.columns.values()))
     schema = pa.schema(
         [pa.field(c, types.arrow(table_input.table.by_name[c.lower()].type)) for c in table_input.columns.values()]
     )
-    return chosen.cast(schema).rename_columns(list(table_input.columns))
+    return selected.cast(schema).rename_columns(list(table_input.columns))

@@ -1,8 +1,8 @@
-"""Expressions of a query with the types that Spark gives them.
+"""Typing of a query's expressions as Spark types them.
 
-Spark's analyser converts where types differ. Only conversions that lose nothing are made here: integers to wider ones,
-numbers to a decimal or a double that holds what is compared, a text constant that meets a date or time. An operand that
-is itself a comparison is left to Spark too: there the two grammars could bind otherwise.
+Spark's analyser converts operands of different types. This module makes only conversions that lose nothing: integers to
+wider ones, numbers to a decimal or a double that holds both, a text constant beside a date or time. An operand that is
+itself a comparison is left to Spark, because the two grammars could bind it differently.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from viewkeeper.sql.embedded.coercion import (
 
 @dataclass(frozen=True)
 class ScopeField:
-    """A column that a query may name: of which relation, by which name, and what it is called inside."""
+    """A column that a query may name: its relation, its name, and its internal name."""
 
     relation: str
     name: str
@@ -43,12 +43,12 @@ class ScopeField:
 
 
 AddAggregate = Callable[[Call], Expr]
-"""Takes an aggregate call and gives the column that holds its result."""
+"""Adds an aggregate call and returns the column that holds its result."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may refer to. `aggregate` is None where no aggregate may stand."""
+    """The names that an expression may use. `aggregate` is None where no aggregate is allowed."""
 
     fields: tuple[ScopeField, ...]
     aggregate: AddAggregate | None = None
@@ -57,19 +57,19 @@ class Scope:
         *relation, name = (n.lower() for n in names)
         if len(relation) > 1:
             raise UnprovenQuery("a name of more than two parts")
-        there = [
+        matching = [
             f for f in self.fields if f.name.lower() == name and (not relation or f.relation.lower() == relation[0])
         ]
-        if len(there) > 1:
+        if len(matching) > 1:
             raise UnprovenQuery(f"{name} is ambiguous")
-        return there[0] if there else None
+        return matching[0] if matching else None
 
     def read(self, node: Mapping[str, Any]) -> Expr:
-        """The expression that a node of the parser's tree stands for."""
-        known = _READERS.get(node["class"])
-        if known is None:
+        """The expression of a node of the parse tree."""
+        reader = _READERS.get(node["class"])
+        if reader is None:
             raise UnprovenQuery(f"{node['class']} is not known here")
-        return known(self, node)
+        return reader(self, node)
 
 
 def _column(scope: Scope, node: Mapping[str, Any]) -> Expr:
@@ -194,9 +194,9 @@ def _case(scope: Scope, node: Mapping[str, Any]) -> Expr:
     checks = node["case_checks"]
     whens = [_require_boolean(scope.read(c["when_expr"])) for c in checks]
     values = [scope.read(c["then_expr"]) for c in checks]
-    otherwise = node.get("else_expr")
-    if otherwise is not None and otherwise.get("literal", {}).get("kind") != "NULL_LITERAL":
-        values.append(scope.read(otherwise))
+    else_node = node.get("else_expr")
+    if else_node is not None and else_node.get("literal", {}).get("kind") != "NULL_LITERAL":
+        values.append(scope.read(else_node))
     values = list(coerce_to_common(*values, read_texts_as_dates=False))
     pairs = [part for pair in zip(whens, values, strict=False) for part in pair]
     nullable = len(values) == len(whens) or any(v.nullable for v in values)
@@ -257,17 +257,17 @@ def _arithmetic(op: str, left: Expr, right: Expr) -> Expr:
         left, right = coerce_to_common(left, right)
         return Expr(op, left.type, (left, right), ("ANSI",), nullable)
     left, right = cast_to_decimal(left), cast_to_decimal(right)
-    one, other = types.decimal_digits(left.type), types.decimal_digits(right.type)
-    if one is None or other is None or op == "Remainder":
+    left_digits, right_digits = types.decimal_digits(left.type), types.decimal_digits(right.type)
+    if left_digits is None or right_digits is None or op == "Remainder":
         raise UnprovenQuery(f"{op} of {left.type} and {right.type}")
     if op == "Multiply":
-        precision, scale = one[0] + other[0] + 1, one[1] + other[1]
+        precision, scale = left_digits[0] + right_digits[0] + 1, left_digits[1] + right_digits[1]
     elif op == "Divide":
-        scale = max(6, one[1] + other[0] + 1)
-        precision = one[0] - one[1] + other[1] + scale
+        scale = max(6, left_digits[1] + right_digits[0] + 1)
+        precision = left_digits[0] - left_digits[1] + right_digits[1] + scale
     else:
-        scale = max(one[1], other[1])
-        precision = scale + max(one[0] - one[1], other[0] - other[1]) + 1
+        scale = max(left_digits[1], right_digits[1])
+        precision = scale + max(left_digits[0] - left_digits[1], right_digits[0] - right_digits[1]) + 1
     return Expr(op, bounded_decimal(precision, scale), (left, right), ("ANSI",), nullable)
 
 
@@ -324,9 +324,9 @@ _CASTS = {
 def _cast(scope: Scope, node: Mapping[str, Any]) -> Expr:
     if node.get("try_cast"):
         raise UnprovenQuery("TRY_CAST")
-    value, written = scope.read(_check_operand(node["child"])), node["type_expr"]
-    name = written["type_name"]
-    digits = [int(c["literal"]["text"]) for c in written.get("children", ())]
+    value, type_node = scope.read(_check_operand(node["child"])), node["type_expr"]
+    name = type_node["type_name"]
+    digits = [int(c["literal"]["text"]) for c in type_node.get("children", ())]
     type_ = types.decimal(digits[0], digits[1]) if name == "DECIMAL" and len(digits) == 2 else _CASTS.get(name)
     if type_ is None:
         raise UnprovenQuery(f"a cast to {name}")

@@ -1,4 +1,5 @@
-"""What goes into a store and comes out of it, beside rows."""
+"""Values that pass between a store and its callers, apart from rows: capabilities, batches, changes, snapshots,
+leases."""
 
 from __future__ import annotations
 
@@ -18,23 +19,24 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a store can do. Never stated stronger than it is."""
+    """The capabilities of a store. A capability is only claimed if it holds without exception."""
 
     changelog: bool
-    """`changes` gives what was written between two positions."""
+    """`changes` returns what was written between two positions."""
     atomic_batch: bool
     """All rows of a write call, and all writes of a commit, become visible together."""
     snapshot_scan: bool
-    """A scan sees one state and knows that state's position."""
+    """A scan reads one state and knows the position of that state."""
     before_images: bool
-    """The feed carries the row that was there before."""
+    """The change log contains the row image before each change."""
     cell_versions: bool
-    """Old values stay readable by version."""
+    """Older values of a cell stay readable by version."""
 
 
 @dataclass(frozen=True)
 class WriteResult:
-    """The outcome of a write call: its position, rows that really changed, and whether the call was atomic."""
+    """The outcome of a write call: its position, the number of rows that really changed, and whether the call was
+    atomic."""
 
     position: int
     changed_rows: int
@@ -43,17 +45,18 @@ class WriteResult:
 
 @dataclass(frozen=True)
 class CaptureMark:
-    """What was seen of a table up to a cut, where a write can become visible after later ones: a store's own business.
+    """Store-specific value that says what capture had seen of a table up to a cut.
 
-    This one is of a store in which it cannot. It belongs to whoever was given it: a batch publishes what its capture
-    saw, and who only looks changes nothing for others.
+    It matters for stores in which a write can become visible after later writes. This base class is for all other
+    stores. The mark belongs to the caller that received it: a batch publishes the marks of its own capture, and a
+    caller that only reads changes no mark of another.
     """
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A published batch: its number, the cut it stands for, the record that the maintainer wrote with it, and what its
-    capture had seen of each table, by id, where the store needs to know."""
+    """A published batch: its number, its cut, the record that the maintainer wrote, and the capture marks of its
+    tables, by id, if the store needs them."""
 
     number: int
     cut: int
@@ -63,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ViewChange:
-    """The rows to put into and the keys to delete from one view's table in a commit."""
+    """The upserts and tombstones of one view's table in a commit."""
 
     table: Table
     puts: pa.Table
@@ -74,7 +77,7 @@ class ViewChange:
 
 @dataclass(frozen=True)
 class StreamChange:
-    """The delta of a view that is not stored, with `¤w`, consolidated: it is appended to the log and nothing else."""
+    """The consolidated delta, with `¤w`, of a view that is not stored. It is only appended to the log."""
 
     table: Table
     delta: pa.Table
@@ -82,17 +85,20 @@ class StreamChange:
 
 @dataclass(frozen=True)
 class ChangedKeys:
-    """What a feed without before-images knows: keys that were written, and those of their rows that are there."""
+    """The result of `changed_keys` for a log without before-images: written keys, and the current rows of these
+    keys."""
 
     keys: pa.Table | None
-    """Key columns, unique; some may not have changed after all. None: any may have, and `rows` is the whole table."""
+    """Distinct key columns; some of the keys may not have changed. None: any key may have changed, and `rows` is the
+    whole table."""
     rows: pa.Table
-    """The rows of these keys at the end of the span; a key without a row was deleted."""
+    """The rows of these keys at the end of the range; a key without a row was deleted."""
 
 
 @dataclass(frozen=True)
 class RejectedRow:
-    """A row of a table that others write which cannot be read: its key in the store, why, and since when."""
+    """A row of an externally written table that cannot be decoded: its key in the store, the reason, and the time of
+    failure."""
 
     key: bytes
     reason: str
@@ -101,30 +107,30 @@ class RejectedRow:
 
 @dataclass(frozen=True)
 class PendingChanges:
-    """What waits in the log after a position."""
+    """The pending changes after a position."""
 
     calls: int
-    """Write calls; where positions are times, the distinct times of each table's rows: a call whose rows lie in several
-    regions may have several."""
+    """Number of write calls. If positions are timestamps, the number of distinct timestamps of each table's rows: a
+    call whose rows are in several regions may have several."""
     rows: int
     oldest_time: float | None
-    """Time (seconds since 1970) of the oldest waiting call."""
+    """Time (seconds since 1970) of the oldest pending call."""
     first_position: int | None = None
-    """Position of the oldest waiting call, where the store knows it."""
+    """Position of the oldest pending call, if the store knows it."""
     last_position: int | None = None
-    """Position of the newest waiting call, where the store knows it."""
+    """Position of the newest pending call, if the store knows it."""
     size: int = 0
-    """Bytes of what waits, where the store knows it."""
+    """Bytes of the pending changes, if the store knows them."""
     rows_by_table: Mapping[int, int] = field(default_factory=dict)
-    """The rows of each table, where the store knows them."""
+    """Changed rows of each table, if the store knows them."""
 
     @property
     def is_single_call(self) -> bool:
-        """Whether all of it is known to be of one write call, which is not cut."""
+        """Whether all pending changes are known to come from one write call; a cut never splits a call."""
         return self.calls == 1 and bool(self.rows_by_table)
 
     def for_table(self, table: int) -> PendingChanges | None:
-        """What of it waits for one of the tables; None where that must be looked for."""
+        """Return the pending changes of one table; None if the store must be queried for them."""
         if not self.is_single_call:
             return None
         rows = self.rows_by_table.get(table)
@@ -133,7 +139,7 @@ class PendingChanges:
 
 @dataclass(frozen=True)
 class ChangedTable:
-    """What a span of the log did to one table or view: its last position there, and how many rows it changed."""
+    """The changes of one table or view in a range of the log: the last position, and the number of changed rows."""
 
     position: int
     changed_rows: int
@@ -141,7 +147,7 @@ class ChangedTable:
 
 @dataclass(frozen=True)
 class LogHold:
-    """Somebody needs the log after `position`, until `expiry` (seconds since 1970; None: until released)."""
+    """A promise to retain the log after `position` until `expiry` (seconds since 1970; None: until released)."""
 
     name: str
     position: int
@@ -150,7 +156,7 @@ class LogHold:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that an examination looked at: whether it is as it should be, what was seen, and what to do."""
+    """One check of an examination: whether it passed, what was found, and what to do."""
 
     check: str
     ok: bool
@@ -159,7 +165,7 @@ class Finding:
 
 
 class StoreSnapshot(ABC):
-    """One state of the whole database that stays readable, whatever is written meanwhile, until it is closed.
+    """One state of the whole database that stays readable, regardless of later writes, until it is closed.
 
     Views are those of `batch`. A base table is read as it was at `batch.cut`.
     """
@@ -171,7 +177,7 @@ class StoreSnapshot(ABC):
 
     @abstractmethod
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        """One row by its whole key, as `Store.get` gives it."""
+        """Return one row by its whole key, in the form of `Store.get`."""
 
     @abstractmethod
     def scan(
@@ -184,26 +190,28 @@ class StoreSnapshot(ABC):
         limit: int | None = None,
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Stored rows in key order, `start` ≤ encoded key < `stop`; of a base table also as it is, not at the cut."""
+        """Yield stored rows in key order with `start` ≤ encoded key < `stop`. A base table can be read at the cut or as
+        it is in this state."""
 
     @abstractmethod
     def find(
         self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
     ) -> pa.Table:
-        """The stored rows of these keys (key columns), in any order; absent keys are left out."""
+        """Return the stored rows of these keys (key columns), in any order; absent keys are left out."""
 
     @abstractmethod
     def changed_since_cut(self, table: Table) -> ChangedKeys | None:
-        """What write calls did to a base table after the cut: their keys, and the rows of these as they are, in this
-        state; None if nothing. `at_cut` rows without these keys, and with these rows, are the table as it is."""
+        """Return the keys of a base table that write calls changed after the cut, and their rows in this state; None if
+        there are none. The rows at the cut without these keys, plus these rows, are the table in this state."""
 
     def row_images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
-        """Each changed row of a table in calls after a position, in their order, as it was and as it is then (empty:
-        none), encoded (`model.codec`); None if the log does not have them so."""
+        """Return (before, after) of each changed row in calls after a position, in log order, encoded
+        (`model.encoding.rows`); an empty image means no row. Return None if the log does not have the images in this
+        form."""
         return None
 
     def size(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> int:
-        """How many rows a key range holds, as the table is; counted up to `most`."""
+        """Return the number of rows in a key range in this state, counted up to `limit`."""
         keys = [c.name for c in table.key_columns]
         found = 0
         for batch in self.scan(table, columns=keys, start=start, stop=stop, limit=limit, at_cut=False):
@@ -212,34 +220,34 @@ class StoreSnapshot(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the state; again is no error. Reading it afterwards raises SnapshotGone."""
+        """Release the state; closing twice is no error. Reading it afterwards raises SnapshotGone."""
 
 
 class ParallelMap(Protocol):
-    """Does pieces of work, maybe in other processes, and gives their results in the pieces' order."""
+    """Runs pieces of work, possibly in other processes, and returns their results in the order of the pieces."""
 
     def __call__(self, work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]: ...
 
 
 class OpenCommit(Protocol):
-    """A commit whose batch is still worked out. Until it is made nothing has happened; writers wait from the first
-    change on."""
+    """A pipelined commit: it begins while the batch is still computed. Nothing is visible until the commit; other
+    writers wait from the first applied change on."""
 
     encode: Callable[[ViewChange], pa.Table]
-    """Changes as the bytes that `apply` takes: a function that other processes can call."""
+    """Encodes changes in the form that `apply` accepts; the function can be called in other processes."""
 
     def apply(self, table: Table, encoded: pa.Table) -> None:
-        """These changes of a table are part of the batch. An error leaves it to be given up."""
+        """Apply encoded changes of a table. After an error, the commit must be aborted."""
 
     def abort(self) -> None:
-        """Nothing of it happens; no error if it was committed, or nothing was applied."""
+        """Discard the applied changes; no error if the batch was committed, or nothing was applied."""
 
 
 class Lease(Protocol):
-    """The right to maintain, until released or the process ends."""
+    """The exclusive right to maintain, until it is released or the process ends."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else may have it by now: whoever held it must not change anything any more."""
+        """Whether another process may hold the lease by now. The former holder must not write any more."""
 
     def release(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A store that is made of parts: an object for each protocol, and nothing but who does what."""
+"""A store that delegates each protocol of the contract to an object of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from viewkeeper.store.contract.tables import BatchCommits, CatalogStore, ChangeL
 
 
 class DelegatingStore(Store):
-    """What is asked of it, the part does that it belongs to; what is asked of lazy views, who works them out."""
+    """Delegates each call to the object of its protocol, and reads of lazy views to `lazy_reads`."""
 
     can_read_lazy_views = True
     catalog_store: CatalogStore
@@ -41,7 +41,7 @@ class DelegatingStore(Store):
     batch_commits: BatchCommits
     lease_store: LeaseStore
 
-    # -- records ------------------------------------------------------------------------------------------------------
+    # -- catalog ------------------------------------------------------------------------------------------------------
 
     def catalog(self) -> Catalog:
         return self.catalog_store.catalog()
@@ -55,7 +55,7 @@ class DelegatingStore(Store):
     def put_note(self, name: str, note: Mapping[str, Any] | None) -> None:
         self.catalog_store.put_note(name, note)
 
-    # -- rows ---------------------------------------------------------------------------------------------------------
+    # -- tables -------------------------------------------------------------------------------------------------------
 
     def drop_rows(self, table: Table) -> None:
         self.table_store.drop_rows(table)
@@ -135,7 +135,7 @@ class DelegatingStore(Store):
     def open_snapshot(self) -> StoreSnapshot:
         return lazy_reads.with_lazy_views(self, self.table_store.open_snapshot())
 
-    # -- feed ---------------------------------------------------------------------------------------------------------
+    # -- change log ---------------------------------------------------------------------------------------------------
 
     def head(self) -> int:
         return self.changelog.head()
@@ -202,7 +202,7 @@ class DelegatingStore(Store):
     def holds(self) -> list[LogHold]:
         return self.changelog.holds()
 
-    # -- publishing ---------------------------------------------------------------------------------------------------
+    # -- batch commits ------------------------------------------------------------------------------------------------
 
     def published_batch(self) -> Batch | None:
         return self.batch_commits.published_batch()

@@ -1,9 +1,9 @@
-"""Lazy views: what a store says to who works them out when they are read.
+"""Reads of lazy views: the interface between a store and the component that computes a lazy view's rows.
 
-A store has the files of the published state and a record that lists them; what a view's rows are is worked out by its
-operators, which lie further down the data path. So a store that is asked for rows of such a view looks for who knows
-them by name, as it does for views that writes keep (`keeping`): every reader of a store, and of a state that it has
-pinned, can ask for a lazy view as for any other, and who has none loads nothing.
+The store has the files of the published state and the record that lists them; the view's operators, a higher layer,
+compute the rows. So the store imports the lazy reader by name when the first lazy view is read. Every reader of a store
+or of a snapshot can read a lazy view like any other view, and a process that reads no lazy view does not import the
+reader.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 _LAZY_READER = "viewkeeper.read.lazy.cache", "lazy_view_cache"
 _ATTEMPTS = 5
-"""State that was merged while it was read is read again, as the next batch lists it."""
+"""Attempts of a read: if a compaction removes the state during a read, it is repeated on the next batch's state."""
 
 T = TypeVar("T")
 
 
 class LazyReader(Protocol):
-    """Of one open store. May be used by any thread."""
+    """Computes rows of lazy views of one open store. Thread-safe."""
 
     def read_range(self, snapshot: StoreSnapshot, table: Table, start: bytes | None, stop: bytes | None) -> pa.Table:
-        """Rows of a range of encoded keys as they would be stored, in key order."""
+        """Return the rows in a range of encoded keys as they would be stored, in key order."""
 
     def get_row(self, snapshot: StoreSnapshot, table: Table, key: bytes) -> dict[str, Any] | None:
-        """One row by its encoded key, as `Store.get` gives it."""
+        """Return one row by its encoded key, in the form of `Store.get`."""
 
     def find_rows(self, snapshot: StoreSnapshot, table: Table, keys: pa.Table) -> pa.Table:
-        """The rows of these keys, in any order."""
+        """Return the rows of these keys, in any order."""
 
     def estimate_rows(self, snapshot: StoreSnapshot, table: Table) -> int:
-        """About how many rows have to be looked at for all of it."""
+        """Estimate how many rows must be read to compute the whole view."""
 
 
 @cache
@@ -54,18 +54,18 @@ def _lazy_reader_factory() -> Callable[[Store], LazyReader]:
 
 
 def with_lazy_views(store: Store, snapshot: StoreSnapshot) -> StoreSnapshot:
-    """A pinned state in which lazy views can be read as well, if there are any."""
+    """Return the snapshot, extended so that lazy views can be read in it, if the catalog has any."""
     return (
         _LazySnapshot(store, snapshot) if any(v.table.is_lazy for v in snapshot.catalog.nonstandard_views) else snapshot
     )
 
 
 def get(store: Store, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-    return _read_with_retry(store, lambda pinned: pinned.get(table, key))
+    return _read_with_retry(store, lambda snapshot: snapshot.get(table, key))
 
 
 def find(store: Store, table: Table, keys: pa.Table, columns: Sequence[str] | None) -> pa.Table:
-    return _read_with_retry(store, lambda pinned: pinned.find(table, keys, columns))
+    return _read_with_retry(store, lambda snapshot: snapshot.find(table, keys, columns))
 
 
 def scan(
@@ -76,12 +76,12 @@ def scan(
     stop: bytes | None,
     limit: int | None,
 ) -> Iterator[pa.RecordBatch]:
-    how: dict[str, Any] = {"columns": columns, "start": start, "stop": stop, "limit": limit}
-    return iter(_read_with_retry(store, lambda pinned: list(pinned.scan(table, **how))))
+    options: dict[str, Any] = {"columns": columns, "start": start, "stop": stop, "limit": limit}
+    return iter(_read_with_retry(store, lambda snapshot: list(snapshot.scan(table, **options))))
 
 
 def count(store: Store, table: Table) -> int:
-    return _read_with_retry(store, lambda pinned: _lazy_reader_factory()(store).estimate_rows(pinned, table))
+    return _read_with_retry(store, lambda snapshot: _lazy_reader_factory()(store).estimate_rows(snapshot, table))
 
 
 def check_has_changes(table: Table) -> None:
@@ -99,19 +99,19 @@ def check_has_past(table: Table) -> None:
 
 def _read_with_retry(store: Store, read: Callable[[StoreSnapshot], T]) -> T:
     for attempt in range(_ATTEMPTS):
-        pinned = store.open_snapshot()
+        snapshot = store.open_snapshot()
         try:
-            return read(pinned)
+            return read(snapshot)
         except SnapshotGone:
             if attempt == _ATTEMPTS - 1:
                 raise
         finally:
-            pinned.close()
+            snapshot.close()
     raise Defect("The last attempt returns or raises.")
 
 
 class _LazySnapshot(StoreSnapshot):
-    """A pinned state of a store, and lazy views worked out from the batch that it has."""
+    """A store's snapshot that computes lazy views from the batch of the snapshot."""
 
     def __init__(self, store: Store, snapshot: StoreSnapshot) -> None:
         self._store, self._snapshot, self._is_closed = store, snapshot, False

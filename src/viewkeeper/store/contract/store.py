@@ -1,6 +1,7 @@
-"""One open database: the parts of `protocols.py` behind one name, and what is left of its life.
+"""`Store`: one open database. It joins the five protocols of `tables.py` and adds the database's identity and life
+cycle.
 
-A store is made of an object for each of them (`of_parts.py`); whoever uses one need not know which does what.
+A store delegates each protocol to an object of its own (`composite_store.py`); callers use only `Store`.
 """
 
 from __future__ import annotations
@@ -59,39 +60,39 @@ class Store(CatalogStore, TableStore, ChangeLog, BatchCommits, LeaseStore, ABC):
     uuid: str
     capabilities: Capabilities
     is_single_machine: bool = False
-    """Whether only processes of one machine can open it."""
+    """Whether only processes of one machine can open the database."""
     can_partition_changes: bool = False
-    """Whether several processes can read a share each of the changes of a table (`part_of_changes`)."""
+    """Whether several processes can each read a part of a table's changes (`changes_partition`)."""
     state_path: str
     """Directory for the maintainer's run files."""
     can_store_family_members: bool = False
-    """Whether it reads the rows of a member of a family: a table that is a part of another one."""
+    """Whether the store can read the rows of a member of a view family: a table that is a part of another table."""
     can_read_lazy_views: bool = False
-    """Whether reads of a lazy view are handed to who works it out (`answering`)."""
+    """Whether the store passes reads of lazy views on to the lazy reader (`lazy_reads`)."""
     lazy_cache_bytes: int = 64 << 20
-    """Bytes of answers of lazy views that are remembered."""
+    """Bytes of results of lazy views that are cached."""
     can_filter_scans: bool = False
-    """Whether a scan leaves out rows that are not wanted of a `SelectedTable`; all other calls take it as a table."""
+    """Whether a scan applies the comparisons of a `FilteredTable`; all other calls treat it as a plain table."""
     poll_interval: float = 0.0
-    """Seconds between two looks for changes, where looking is not as good as free."""
+    """Seconds between two polls for changes, for a store where a poll is not practically free."""
     mailbox: Mailbox | None = None
-    """How other processes reach the one that maintains; None where they cannot."""
+    """Requests of other processes to the maintainer; None if the store cannot carry them."""
     can_notify: bool = False
-    """Whether nothing waits that `on_news` has not told of: after a batch nobody need look."""
+    """Whether `on_changes` reports every pending change, so that the maintainer need not poll after a batch."""
 
     def examine(self) -> Iterator[Finding]:
-        """Look at everything of the store's own, for `vk doctor`, and change nothing."""
+        """Check all structures of the store, for `vk doctor`, without changing anything."""
         return iter(())
 
     def copy_to(self, directory: Path) -> None:
-        """Copy all that the store holds, as it is at one moment, into an empty directory."""
+        """Copy the state of the whole database at one moment into an empty directory."""
         raise Unsupported(
             f"{self.url} cannot be backed up by copying it.",
             hint="Use the store's own snapshots; views are made again from their tables.",
         )
 
     def renew_identity(self) -> None:
-        """Take another uuid: tokens of before are another database's from now on."""
+        """Give the database a new uuid. Freshness tokens issued before belong to another database from now on."""
         raise Unsupported(f"{self.url} keeps its identity.")
 
     @abstractmethod

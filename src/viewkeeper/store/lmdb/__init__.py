@@ -1,16 +1,16 @@
-"""The embedded store: one LMDB environment holds table rows, the change log and the catalog (`lmdb:PATH`).
+"""The embedded store over LMDB (`lmdb:PATH`): one environment holds table rows, the change log and the catalog.
 
-    environment.py   one open environment: handles, transactions, durability
-    sharing.py       what a process has open, whoever opens it
-    beside.py        an environment that writes beside one that reads
-    forks.py         what a forked child does with its parent's
-    failures.py      LMDB's failures as ours
-    rows.py          a table's sub-database: apply, find, scan; keys over 511 bytes
-    database.py      the environment as ordered maps; `ordered/` makes a store of them
-    store.py         LmdbStore
+    environment.py          one open environment: handles, transactions, durability; LMDB's errors as Viewkeeper's
+    shared_environments.py  the environments that all stores of a process share
+    second_environment.py   an environment that writes, opened beside one that reads
+    after_fork.py           what a forked child does with its parent's environments
+    writeback.py            early writeback of the pages of a large transaction
+    table_rows.py           a table's sub-database: apply, find, scan; keys over 511 bytes
+    btree_pages.py          split points of a table from the branch pages of its tree
+    maps.py                 the environment as ordered maps, of which `ordered/` makes a store
 
-In the environment: a sub-database `t<id>` a table (encoded key → encoded row), `log` (position, chunk → entry) and
-`meta` (`ordered/records.py`). One write call is one LMDB transaction over all of them.
+The environment has a sub-database `t<id>` for each table (encoded key → encoded row), `log` (position, chunk → entry)
+and `meta` (`ordered/metadata.py`). One write call is one LMDB transaction over all of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from viewkeeper.store.lmdb.shared_environments import attach
 from viewkeeper.store.ordered import OrderedStore
 from viewkeeper.store.ordered.location import directory_of
 
-# LmdbStore: a store over one LMDB environment.
-
 
 class LmdbStore(OrderedStore):
-    """One open database in a directory. Its methods may be called from any thread."""
+    """A store over one LMDB environment in a directory. Its methods may be called from any thread."""
 
     def __init__(
         self, path: str | Path, mode: str = "w", *, durability: str = "commit", map_size: int = MAP_SIZE

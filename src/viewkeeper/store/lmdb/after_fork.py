@@ -1,8 +1,8 @@
 """A forked child and the environments that its parent had open.
 
-An environment does not survive a fork. The parent's is left alone in the child, never closed, not even by the garbage
-collector: closing it frees the parent's places in the shared table of readers, and the pages under the parent's scans
-would be used again (seen). The child may open the same database for itself.
+An environment does not survive a fork. The child never touches the parent's environment and never closes it, not even
+by the garbage collector: closing it would free the parent's slots in the shared reader table, and LMDB would reuse
+pages under the parent's scans (this was observed). The child may open the same database again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _parent_paths: set[Path] = set()
 
 
 def keep_parent_handle(path: Path, handle: Any) -> None:
-    """Keep what the parent had open, so that nothing closes it."""
+    """Keep the parent's handle alive, so that it is never closed."""
     _parent_paths.add(path)
     fork_guard.never_release(handle)
 
 
 @contextmanager
 def allow_parent_open(path: Path) -> Iterator[None]:
-    """Let a forked child open what its parent has open.
+    """Let a forked child open a database that its parent has open.
 
-    py-lmdb still counts the parent's after a fork. The parent's locks are not inherited.
+    After a fork, py-lmdb still counts the parent's environment. The child does not inherit the parent's locks.
     """
     with allow_second_open(path) if path in _parent_paths else nullcontext():
         yield

@@ -1,12 +1,12 @@
-"""Where to cut a table: the keys that its tree has in its branches are rows' keys in order, at like distances.
+"""Split points of a table: the keys in the branch pages of its tree are row keys in order, at similar distances.
 
-A tree of six million rows has 1,500 branches one level above its leaves: read from the file they say in a millisecond
-where the quarters of the table are, nearly. A walk over all its keys says it exactly, and takes 0.1 s a
-million rows in which no task can begin yet.
+A tree of six million rows has 1,500 branches one level above its leaves: reading them from the file gives approximate
+quantiles of the table in a millisecond. A walk over all keys gives exact quantiles, but takes 0.1 s per million rows,
+in which no task can begin.
 
 The pages are those of LMDB 0.9's data file: a page begins with its number and a list of its nodes; a node of a branch
-has a child's number and the least key below it. A read transaction's pages are not written again before its end.
-Whatever is not as expected here (a small tree, another layout) is walked.
+has a child's page number and the least key below it. Pages of a read transaction are not overwritten before its end. If
+the tree is not as expected here (too small, or another layout), the keys are walked.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from pathlib import Path
 from typing import Any
 
 _TREE = struct.Struct("=IHHQQQQQ")
-"""A sub-database, as the main one has it: …, its depth, …, its root."""
+"""A sub-database's record in the main database: …, its depth, …, its root."""
 _PAGE = struct.Struct("=QHHHH")
-"""A page's number, …, what it is, and where its list of nodes ends."""
+"""A page's number, …, its flags, and the end of its list of nodes."""
 _NODE = struct.Struct("=HHHH")
-"""A child's number in three pieces, the lowest first, and the length of the key that follows."""
+"""A child's page number in three pieces, the lowest first, and the length of the key that follows."""
 _BRANCH_FLAG = 0x01
 _BRANCHES_PER_RANGE = 16
-"""Branches for each part: a part is that many, and ends where one of them does."""
+"""Number of branches for each range; a range ends at the end of a branch."""
 
 
 def split_points(txn: Any, db: Any, name: bytes, data: Path, range_count: int) -> list[bytes]:
-    """Keys that cut a sub-database into `parts` ranges of nearly equal length, in a read transaction."""
+    """Return keys that split a sub-database into `range_count` ranges of similar length, in a read transaction."""
     keys = _sample_branch_keys(txn, name, data, txn.stat(db)["psize"], _BRANCHES_PER_RANGE * range_count)
     if not keys:
         return _split_by_walk(txn, db, range_count)
-    return [keys[len(keys) * part // range_count] for part in range(1, range_count)]
+    return [keys[len(keys) * number // range_count] for number in range(1, range_count)]
 
 
 def _split_by_walk(txn: Any, db: Any, range_count: int) -> list[bytes]:
-    """The same exactly: one walk over the keys."""
+    """Return exact split points by a walk over the keys."""
     step = txn.stat(db)["entries"] // range_count
     if not step:
         return []
@@ -49,14 +49,14 @@ def _split_by_walk(txn: Any, db: Any, range_count: int) -> list[bytes]:
 
 
 def _sample_branch_keys(txn: Any, name: bytes, data: Path, size: int, min_keys: int) -> list[bytes]:
-    """At least so many keys of branches of one level, in order; none if there are fewer."""
+    """Return at least `min_keys` keys from the branches of one level, in order; none if there are fewer."""
     tree = txn.get(name)
     if tree is None or len(tree) != _TREE.size:
         return []
     *_, root = fields = _TREE.unpack(tree)
     level = [(root, b"")]
     with data.open("rb", buffering=0) as file:
-        for _ in range(fields[2] - 1):  # the last level is that of the leaves
+        for _ in range(fields[2] - 1):  # the last level has the leaves
             level = [child for page, key in level for child in _branch_children(file.fileno(), page, key, size)]
             if len(level) >= min_keys:
                 return [key for _, key in level]
@@ -64,14 +64,15 @@ def _sample_branch_keys(txn: Any, name: bytes, data: Path, size: int, min_keys: 
 
 
 def _branch_children(file: int, number: int, least_key: bytes, size: int) -> Iterator[tuple[int, bytes]]:
-    """The children of a branch, each with the least key below it. That of the first is known from above only."""
+    """Yield the children of a branch, each with the least key below it. The first child's key is known only from its
+    parent."""
     page = os.pread(file, size, number * size)
     if len(page) < size:
         return
-    own, _, kind, end, _ = _PAGE.unpack_from(page)
-    if own != number or not kind & _BRANCH_FLAG:
+    page_number, _, flags, end, _ = _PAGE.unpack_from(page)
+    if page_number != number or not flags & _BRANCH_FLAG:
         return
-    for place, (start,) in enumerate(struct.iter_unpack("=H", page[_PAGE.size : end])):
+    for index, (start,) in enumerate(struct.iter_unpack("=H", page[_PAGE.size : end])):
         low, middle, high, length = _NODE.unpack_from(page, start)
         key = start + _NODE.size
-        yield low | middle << 16 | high << 32, page[key : key + length] if place else least_key
+        yield low | middle << 16 | high << 32, page[key : key + length] if index else least_key

@@ -1,4 +1,4 @@
-"""One open LMDB environment: its handles, its transactions, and how it is opened and made.
+"""One open LMDB environment: its handles, its transactions, and how it is opened and created.
 
 What a crash may lose, by `durability`:
 
@@ -21,13 +21,13 @@ from typing import Any
 
 import lmdb
 
-from viewkeeper.errors import FormatTooNew, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
+from viewkeeper.errors import FormatTooNew, FormatTooOld, OutOfMemory, ReadOnly, StoreError, TooLarge, ViewkeeperError
 from viewkeeper.resources.directory import flush_directory
 from viewkeeper.store.lmdb import after_fork, second_environment
 from viewkeeper.store.lmdb.writeback import MIN_WRITEBACK_BYTES, start_writeback
 from viewkeeper.store.ordered.location import not_a_database
 
-# LMDB's failures as Viewkeeper's errors: what happened to which database, and what to do.
+# LMDB's errors as Viewkeeper's: each names the database and says what to do.
 
 
 def is_permission_error(error: lmdb.Error) -> bool:
@@ -35,7 +35,7 @@ def is_permission_error(error: lmdb.Error) -> bool:
 
 
 class translate_errors(AbstractContextManager[None]):
-    """LMDB's errors as ours."""
+    """Context in which LMDB's errors are raised as Viewkeeper's."""
 
     __slots__ = ("_path",)
 
@@ -51,7 +51,7 @@ class translate_errors(AbstractContextManager[None]):
 
 
 def translate_error(error: lmdb.Error, path: Path) -> ViewkeeperError:
-    """The error to raise for one of LMDB's."""
+    """Return the error to raise for an error of LMDB."""
     if is_permission_error(error):
         return ReadOnly(f"The database {path} cannot be written: {error}.", hint="Check its permissions and its disk.")
     if isinstance(error, lmdb.MapFullError):
@@ -74,21 +74,14 @@ def translate_error(error: lmdb.Error, path: Path) -> ViewkeeperError:
     return StoreError(f"The database {path} failed: {error}.")
 
 
-FORMAT = 5
-"""Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
-
-    1   entries of the change log without a check of their header
-    2   entries with one; those of format 1 stay as they are and are read without it
-    3   the catalog as a record for each table and view; one whole record is read until the catalog's first change
-    4   a batch record names the runs that differ from a basis; one without a basis has them all
-    5   rows may have the initial values and narrower types that their table keeps, views the names of their texts
-"""
+FORMAT = 6
+"""Format of the whole database. A database of another format is refused: its data must be loaded again."""
 
 MAP_SIZE = 1 << 40
-"""Address space, not disk: growing it later would need every transaction closed."""
+"""Address space, not disk space: increasing it later would require closing every transaction."""
 
 MAX_TABLES = 16_384
-"""Sub-databases open at once. LMDB touches so many bytes a write transaction: 3 µs here."""
+"""Maximum number of open sub-databases. LMDB touches this many bytes in each write transaction: 3 µs."""
 
 MAX_READERS = 1024
 
@@ -100,7 +93,7 @@ DURABILITIES: dict[str, dict[str, bool]] = {
 
 
 class Environment:
-    """One open environment, shared by the stores of this process with its path (`sharing`)."""
+    """One open environment, shared by the stores of this process with the same path (`shared_environments`)."""
 
     def __init__(self, path: Path, durability: str, map_size: int, *, writable: bool) -> None:
         self.path = path
@@ -113,7 +106,7 @@ class Environment:
         self._handle_lock = threading.Lock()
         self.file_identity = (0, 0)
         self.siblings: list[Environment] = [self]
-        """Those of this process with the same files."""
+        """The environments of this process with the same files."""
         self._handle: Any = None
         self._tables: dict[int, Any] = {}
         self.meta: Any = None
@@ -123,16 +116,17 @@ class Environment:
 
     @property
     def handle(self) -> Any:
-        """The LMDB environment."""
+        """The open LMDB environment."""
         if self._handle is None:
             raise StoreError(f"The database {self.path} is closed.", hint="Open it again.")
         return self._handle
 
     def table(self, table_id: int, *, create: bool = False) -> Any:
-        """The sub-database of a table, None if it has never been written. Call it before a transaction begins."""
-        known = self._tables.get(table_id)
-        if known is not None and self._handle is not None:
-            return known
+        """Return the sub-database of a table, or None if it has never been written. Must be called before a transaction
+        begins."""
+        opened_before = self._tables.get(table_id)
+        if opened_before is not None and self._handle is not None:
+            return opened_before
         handle = self.handle
         with self._handle_lock, translate_errors(self.path):
             opened = self._open_sub_database(handle, b"t%d" % table_id, create=create)
@@ -141,14 +135,15 @@ class Environment:
             return opened
 
     def open_tables(self) -> dict[int, Any]:
-        """The sub-databases that are open."""
+        """Return the open sub-databases."""
         return dict(self._tables) if self._handle is not None else {}
 
     def _open_sub_database(self, handle: Any, name: bytes, *, create: bool = False) -> Any:
-        """A sub-database's handle.
+        """Return a sub-database's handle.
 
-        Unless the environment is read-only, py-lmdb makes it last in a write transaction only. That is one of ours:
-        the one which `open_db` would begin by itself blocks every thread of the process while it waits.
+        Unless the environment is read-only, py-lmdb keeps the handle only if it is opened in a write transaction. The
+        method passes a transaction of its own: the one that `open_db` would begin blocks every thread of the process
+        while it waits.
         """
         if not self.writable:
             try:
@@ -156,8 +151,8 @@ class Environment:
             except lmdb.NotFoundError:
                 return None
         with handle.begin() as txn:
-            there = txn.cursor().set_key(name)
-        if not there and not create:
+            exists = txn.cursor().set_key(name)
+        if not exists and not create:
             return None
         self._check_not_writing()
         with handle.begin(write=True) as txn:
@@ -171,25 +166,25 @@ class Environment:
 
     @contextmanager
     def read(self, *, buffers: bool = False) -> Iterator[Any]:
-        """A read transaction: one state of the whole environment."""
+        """Open a read transaction: one state of the whole environment."""
         with translate_errors(self.path):
             handle = self.handle
             txn = handle.begin(buffers=buffers)
             try:
                 yield txn
             finally:
-                if self._handle is handle:  # in a child that was forked meanwhile, the transaction is the parent's
+                if self._handle is handle:  # in a child forked meanwhile, the transaction is the parent's
                     txn.abort()
 
     @contextmanager
     def write(self, size: int = 0) -> Iterator[Any]:
-        """A write transaction, committed at the end of the block unless it raises. LMDB runs one at a time.
+        """Open a write transaction, committed at the end of the block unless it raises. LMDB runs one at a time.
 
-        `size`: bytes of the rows that are about to change, about.
+        `size`: approximate bytes of the rows that will change.
         """
         self._check_not_writing()
-        large = size >= MIN_WRITEBACK_BYTES and self.durability != "none"
-        with translate_errors(self.path), start_writeback(self.path / "data.mdb") if large else nullcontext():
+        is_large = size >= MIN_WRITEBACK_BYTES and self.durability != "none"
+        with translate_errors(self.path), start_writeback(self.path / "data.mdb") if is_large else nullcontext():
             handle = self.handle
             txn = handle.begin(write=True)
             self._writing.now = True
@@ -202,7 +197,8 @@ class Environment:
                 raise
             finally:
                 self._writing.now = False
-            # A reader that was killed would keep old pages from being used again. The transaction has happened.
+            # A killed reader would keep LMDB from reusing old pages. The transaction is committed already, so errors do
+            # not matter.
             with suppress(lmdb.Error):
                 handle.reader_check()
 
@@ -214,14 +210,14 @@ class Environment:
             )
 
     def sync(self) -> None:
-        """Flush everything to disk, whatever the durability."""
+        """Flush everything to disk, regardless of the durability."""
         with translate_errors(self.path):
             self.handle.sync(True)
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- life cycle ---------------------------------------------------------------------------------------------------
 
     def open(self, *, create: bool = False) -> None:
-        """Open the files, to write them unless `writable` is false; with `create`, make the database if needed."""
+        """Open the files, for writing if `writable`; with `create`, create the database if needed."""
         options: dict[str, Any] = {
             "map_size": self.map_size,
             "max_dbs": MAX_TABLES,
@@ -254,8 +250,6 @@ class Environment:
                 if meta is None or log is None:
                     raise not_a_database(self.path, "it is an LMDB environment of another program")
                 self._check_format(handle, meta)
-                if self.writable:
-                    self._upgrade(handle, meta)
             except BaseException:
                 handle.close()
                 raise
@@ -265,24 +259,19 @@ class Environment:
 
     def _check_format(self, handle: Any, meta: Any) -> None:
         with handle.begin(db=meta) as txn:
-            found, name = txn.get(b"format"), txn.get(b"uuid")
-        if found is None or not found.isdigit() or name is None:
+            format_text, name = txn.get(b"format"), txn.get(b"uuid")
+        if format_text is None or not format_text.isdigit() or name is None:
             raise not_a_database(self.path, "it is an LMDB environment of another program")
-        if int(found) > FORMAT:
-            raise FormatTooNew(f"The database {self.path} has format {int(found)}, this version reads up to {FORMAT}.")
+        if int(format_text) > FORMAT:
+            raise FormatTooNew(
+                f"The database {self.path} has format {int(format_text)}, this version reads up to {FORMAT}."
+            )
+        if int(format_text) < FORMAT:
+            raise FormatTooOld(f"The database {self.path} has format {int(format_text)}, this version reads {FORMAT}.")
         self.uuid = name.decode()
 
-    def _upgrade(self, handle: Any, meta: Any) -> None:
-        """What is written from now on, an older version cannot read: the number says so to it."""
-        with handle.begin(db=meta) as txn:
-            found = int(txn.get(b"format"))
-        if found < FORMAT:
-            self._check_not_writing()
-            with handle.begin(write=True, db=meta) as txn:
-                txn.put(b"format", b"%d" % FORMAT)
-
     def _create(self, handle: Any) -> None:
-        """Make the database in an empty environment, in one transaction: whoever comes first."""
+        """Create the database in an empty environment, in one transaction, unless another process was faster."""
         if handle.stat()["entries"]:
             return
         with handle.begin(write=True) as txn:
@@ -292,11 +281,11 @@ class Environment:
                 txn.put(b"format", b"%d" % FORMAT, db=meta)
                 txn.put(b"uuid", uuid.uuid4().hex.encode(), db=meta)
         flush_directory(self.path)
-        with suppress(OSError):  # one above the database that may not be listed
+        with suppress(OSError):  # the parent directory may not be readable
             flush_directory(self.path.parent)
 
     def is_current(self) -> bool:
-        """Whether the path still leads to these files, and not to others made since in their place."""
+        """Return whether the path still leads to these files, and not to files that replaced them."""
         try:
             return self.file_identity == _read_identity(self.path)
         except OSError:
@@ -311,7 +300,7 @@ class Environment:
         self._tables.clear()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's environment without touching it."""
+        """Give up the parent's environment in a forked child without touching it."""
         if self._handle is not None:
             after_fork.keep_parent_handle(self.path, self._handle)
         self._handle = None
@@ -326,5 +315,5 @@ def _find_identity(path: Path) -> second_environment.FileIdentity | None:
 
 
 def _read_identity(path: Path) -> second_environment.FileIdentity:
-    found = (path / "data.mdb").stat()
-    return found.st_dev, found.st_ino
+    status = (path / "data.mdb").stat()
+    return status.st_dev, status.st_ino

@@ -1,6 +1,7 @@
 """One LMDB environment as the ordered maps of a store: a sub-database each.
 
-A state is a transaction. Handles of sub-databases are opened before it begins: that takes a transaction too.
+A state is a transaction. Handles of sub-databases must be opened before it begins, because that needs a transaction,
+too.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from viewkeeper.store.ordered.maps import Database, MapSnapshot, OrderedMap, Sta
 from viewkeeper.store.ordered.row_images import NO_IMAGES, RowImages
 
 MAX_CALL_BYTES = 8 << 30
-"""Bytes of a write call: a transaction holds all the pages it changes."""
+"""Maximum bytes of a write call: a transaction holds all the pages that it changes."""
 
 
 class LmdbMap(OrderedMap):
     """A sub-database in a transaction.
 
-    LMDB keeps up to 131,071 changed pages of a transaction in memory, then writes some and goes on. A value of more
-    than half a page has pages of its own, which count as one however many they are: a gigabyte of such values stays in
-    memory until the commit.
+    LMDB keeps up to 131,071 changed pages of a transaction in memory, then writes some of them and continues. A value
+    longer than half a page has pages of its own, which count as one regardless of their number: a gigabyte of such
+    values stays in memory until the commit.
     """
 
     max_inline_value = 1_800
@@ -45,8 +46,8 @@ class LmdbMap(OrderedMap):
 
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes | memoryview]]:
         cursor = self._txn.cursor(db=self._db)
-        there = cursor.set_range(start) if start else cursor.first()
-        return iter(cursor.iternext() if there else ())
+        has_items = cursor.set_range(start) if start else cursor.first()
+        return iter(cursor.iternext() if has_items else ())
 
     def put(self, key: bytes, value: bytes, *, append: bool = False) -> None:
         self._txn.put(key, value, append=append, db=self._db)
@@ -57,13 +58,15 @@ class LmdbMap(OrderedMap):
     def delete_before(self, stop: bytes) -> None:
         cursor = self._txn.cursor(db=self._db)
         cursor.first()
-        # Past the last entry the key is empty, while delete still answers that it deleted.
+        # After the last entry the key is empty, although `delete` still reports a deletion.
         while (key := cursor.key()) and key < stop:
             cursor.delete()
 
     def size(self) -> int:
-        found = self._txn.stat(self._db)
-        return int(found["psize"] * (found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]))
+        statistics = self._txn.stat(self._db)
+        return int(
+            statistics["psize"] * (statistics["branch_pages"] + statistics["leaf_pages"] + statistics["overflow_pages"])
+        )
 
 
 class LmdbRows(TableRows):
@@ -95,7 +98,8 @@ class LmdbRows(TableRows):
 
     def clear(self) -> None:
         if self._db is not None:
-            # Emptied only: deleting a sub-database closes its handle under other threads. `purge` does it later.
+            # Only empty the sub-database: deleting it would close its handle under other threads. `free_dropped_tables`
+            # deletes it later.
             self._txn.drop(self._db, delete=False)
             table_rows.forget_long_keys(self._txn, self._meta, self._id)
 
@@ -111,7 +115,7 @@ class LmdbRows(TableRows):
 
 
 class LmdbState(State):
-    """A transaction, with the handles of the tables that it is for."""
+    """A transaction, with the handles of the tables that it uses."""
 
     def __init__(self, txn: Any, environment: Environment, tables: Mapping[int, Any]) -> None:
         self._txn, self._environment, self._tables = txn, environment, tables
@@ -129,7 +133,7 @@ class LmdbState(State):
 
 
 class LmdbSnapshot(LmdbState, MapSnapshot):
-    """A read transaction that is kept open. The price: pages of this state are not used again meanwhile."""
+    """A read transaction that is kept open. The cost: LMDB cannot reuse pages of this state meanwhile."""
 
     def __init__(self, environment: Environment) -> None:
         self._handle: Any = None
@@ -139,16 +143,17 @@ class LmdbSnapshot(LmdbState, MapSnapshot):
                 self.close()
 
     def _begin(self) -> bool:
-        """Begin the transaction. False if it shows a table whose handle is not open: that has to come before it."""
+        """Begin the transaction. Return False if it shows a table whose handle is not open: the handle must be opened
+        first."""
         environment = self._environment
         self._handle = environment.handle
         self._txn = self._handle.begin()
         try:
-            there = [int(n[1:]) for n in self._txn.cursor().iternext(values=False) if _is_table_name(n)]
+            table_ids = [int(n[1:]) for n in self._txn.cursor().iternext(values=False) if _is_table_name(n)]
         except BaseException:
             self.close()
             raise
-        missing = [i for i in there if i not in self._tables]
+        missing = [i for i in table_ids if i not in self._tables]
         if missing:
             self.close()
             self._tables = {**self._tables, **{i: environment.table(i) for i in missing}}
@@ -159,7 +164,8 @@ class LmdbSnapshot(LmdbState, MapSnapshot):
 
     def close(self) -> None:
         txn, self._txn = self._txn, None
-        if txn is not None and self._environment._handle is self._handle:  # else it is the parent's, before a fork
+        # With another handle, the transaction belongs to the parent of a forked child.
+        if txn is not None and self._environment._handle is self._handle:
             txn.abort()
 
 
@@ -229,16 +235,16 @@ class LmdbDatabase(Database):
         return int.from_bytes(found, "big")
 
     def free_dropped_tables(self) -> None:
-        """Delete the sub-databases of dropped tables, if no handle to them is open: when a database is opened."""
+        """Delete the sub-databases of dropped tables when a database is opened, if no handles to them are open."""
         environment = self._environment
         if count_users(environment) > 1:
             return
         with environment.read() as txn:
             catalog = metadata.read_catalog(LmdbMap(txn, environment.meta))
-            found = [int(name[1:]) for name in txn.cursor().iternext(values=False) if _is_table_name(name)]
+            table_ids = [int(name[1:]) for name in txn.cursor().iternext(values=False) if _is_table_name(name)]
         alive = catalog.stored_table_ids
-        # An id that was never given is not dead: a commit may be about to give it.
-        for number in found:
+        # An id that no catalog entry has had yet may be in use: a commit may be about to assign it.
+        for number in table_ids:
             if number < catalog.next_id and number not in alive:
                 db = environment.table(number)
                 with environment.write() as txn:
@@ -248,9 +254,9 @@ class LmdbDatabase(Database):
     def examine(self) -> Iterator[Finding]:
         environment = self._environment
         size = environment.handle.info()["map_size"]
-        full = self.used_bytes() > 0.9 * size
-        advice = "Open it with a larger map_size=." if full else ""
-        yield Finding("map size", not full, f"{self.used_bytes() / size:.1%} of {size / 1e9:.0f} GB", advice)
+        is_full = self.used_bytes() > 0.9 * size
+        advice = "Open it with a larger map_size=." if is_full else ""
+        yield Finding("map size", not is_full, f"{self.used_bytes() / size:.1%} of {size / 1e9:.0f} GB", advice)
         stale = environment.handle.reader_check() if environment.writable else 0
         text = f"{stale} readers that ended without a word were forgotten" if stale else "none is stale"
         yield Finding("readers", True, text)

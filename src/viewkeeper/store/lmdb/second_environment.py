@@ -1,10 +1,11 @@
-"""Two environments of one database in one process: one that only reads, and beside it one that writes.
+"""Two environments of one database in one process: one that only reads, and one that writes.
 
-LMDB forbids it, for two reasons. Who opens a database that nobody has open makes its table of readers anew, and LMDB
-asks the kernel for a lock to find that out, which a process never refuses itself. And who closes a database gives up
-the process's locks and its places in that table. So the second is opened behind a lock of another kind, on the same
-byte of the lock file, that is refused to the own process too (an open file description's): LMDB then takes the first
-for another process. The file is kept open, and both environments, until both can be closed (`sharing`).
+LMDB forbids this for two reasons. First, a process that opens a database which no process has open resets its reader
+table, and LMDB detects that with a file lock, which the kernel never refuses to the process that holds it. Second, a
+process that closes a database releases the process's locks and its slots in that table. So the second environment is
+opened behind a lock of another kind on the same byte of the lock file, one that also conflicts within the process (an
+open file description lock): LMDB then takes the first environment for another process. The lock file and both
+environments stay open until both can be closed (`shared_environments`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FileIdentity = tuple[int, int]
 """Device and inode of a database's data file."""
 
 _open_counts: dict[FileIdentity, int] = {}
-"""How many environments of it this process has open."""
+"""Number of environments of each database that this process has open."""
 
 _fence_descriptors: dict[FileIdentity, int] = {}
 _FLOCK = struct.Struct("hhqqi4x")
@@ -37,7 +38,7 @@ def register_open(files: FileIdentity) -> None:
 
 @contextmanager
 def open_beside(path: Path, files: FileIdentity | None) -> Iterator[None]:
-    """Open an environment in here, beside one that this process has open, if it has."""
+    """Open an environment inside the block, beside one that this process may have open."""
     if files is None or not _open_counts.get(files):
         yield
         return
@@ -47,15 +48,15 @@ def open_beside(path: Path, files: FileIdentity | None) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            _relock(
-                _fence_descriptors[files]
-            )  # the attempt has closed the lock file, and so given up the first one's locks
+            # The failed attempt has closed the lock file, which released the first environment's locks.
+            _relock(_fence_descriptors[files])
             raise
 
 
 @contextmanager
 def allow_second_open(path: Path) -> Iterator[None]:
-    """Let py-lmdb open files that it counts as open in this process: it refuses them, for the sake of their locks."""
+    """Let py-lmdb open files that it counts as open in this process. It normally refuses this to protect their
+    locks."""
     guard = getattr(lmdb, "_envid", None)
     if guard is None:
         raise StoreError(f"The database {path} is open in this process already.", hint="Close it first.")
@@ -80,19 +81,21 @@ def _lock_fence(path: Path) -> int:
 
 
 def _relock(descriptor: int) -> None:
-    """LMDB's own locks: that somebody has the database open, and that the process with this number lives."""
+    """Take LMDB's own locks: one for an open database, and one that shows that the process with this number is
+    alive."""
     for kind, byte in ((fcntl.F_RDLCK, 0), (fcntl.F_WRLCK, os.getpid())):
         fcntl.fcntl(descriptor, fcntl.F_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
 
 
 def release_fence(files: FileIdentity) -> None:
-    """All environments of this database are closed: closing the file gives up no lock that is needed."""
+    """Forget a database whose environments are all closed. Closing the lock file then releases no lock that is
+    needed."""
     _open_counts.pop(files, None)
     if (descriptor := _fence_descriptors.pop(files, None)) is not None:
         os.close(descriptor)
 
 
 def release_all_fences() -> None:
-    """In a forked child, which has none of the parent's locks and no environment open."""
+    """Release all fences in a forked child, which has none of the parent's locks and no environment open."""
     for files in {*_open_counts, *_fence_descriptors}:
         release_fence(files)

@@ -1,9 +1,9 @@
-"""What a process has open of a database, whoever opens it: an environment to read, one to write, or both.
+"""The environments that all stores of a process share: one to read, one to write, or both.
 
-Stores share environments from a registry that counts references. A reader's environment is opened read-only: it needs
-no right to write, and its tables are opened without waiting for anybody's write. If this process then writes, that has
-an environment of its own beside it (`beside`), and reads that go on are not disturbed. Closing one of two would give up
-the locks and the readers' places of both, so both are closed when nobody in this process uses either.
+Stores use environments from a registry that counts references. A reader's environment is opened read-only: it needs no
+write permission, and its tables are opened without waiting for a write transaction. If the process then writes, an
+environment for writing is opened beside it (`second_environment`), and running reads are not disturbed. Closing one of
+the two would release the locks and reader slots of both, so both are closed when no store of this process uses either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _registry_lock = module_lock()
 
 
 def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment:
-    """The environment at a path, opened if this process has not opened it; `detach` gives it back."""
+    """Return the environment at a path, opened if this process has not opened it yet; `detach` gives it back."""
     if mode not in ("r", "w"):
         raise BadValue(f"mode={mode!r} is unknown.", hint="Use mode='w' (the default) or mode='r'.")
     if durability not in DURABILITIES:
@@ -32,17 +32,17 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
     check_directory(path, mode, "data.mdb")
     path = path.resolve()
     with _registry_lock:
-        there = _registry.get(path, [])
-        if not all(e.is_current() for e in there):
-            there = []
-        fitting = [e for e in there if e.writable] or [e for e in there if mode == "r"]
+        environments = _registry.get(path, [])
+        if not all(e.is_current() for e in environments):
+            environments = []
+        fitting = [e for e in environments if e.writable] or [e for e in environments if mode == "r"]
         if not fitting:
             fitting = [Environment(path, durability, map_size, writable=mode == "w")]
             fitting[0].open(create=mode == "w")
             _open_environments.add(fitting[0])
-            _registry[path] = there = [*there, *fitting]
-            for environment in there:
-                environment.siblings = there
+            _registry[path] = environments = [*environments, *fitting]
+            for environment in environments:
+                environment.siblings = environments
         [environment] = fitting
         if mode == "w" and environment.durability != durability:
             raise StoreError(
@@ -54,7 +54,8 @@ def attach(path: Path, mode: str, durability: str, map_size: int) -> Environment
 
 
 def detach(environment: Environment) -> None:
-    """Close the environments of a database when nobody in this process uses them any more."""
+    """Release an environment, and close the environments of a database when no store of this process uses them any
+    more."""
     with _registry_lock:
         environment.references -= 1
         if not count_users(environment):
@@ -66,7 +67,7 @@ def detach(environment: Environment) -> None:
 
 
 def count_users(environment: Environment) -> int:
-    """How many stores of this process have the database open."""
+    """Return the number of stores of this process that have the database open."""
     return sum(e.references for e in environment.siblings)
 
 

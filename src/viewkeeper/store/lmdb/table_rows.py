@@ -1,13 +1,13 @@
 """A table's rows in its sub-database: apply changes, find, scan.
 
 The key of a record is the row's encoded key, its value the encoded row. LMDB's keys end at 511 bytes, so a key of more
-than 510 becomes 511: its first 495 bytes and a 128-bit digest. Such a record is a *bucket*: B1, then for each row
-whose key has this prefix and digest, the two lengths (u32), the whole key and the row. A collision costs a longer
-bucket, never a wrong row.
+than 510 becomes 511: its first 495 bytes and a 128-bit digest. Such a record is a *bucket*: B1, then for each row whose
+key has this prefix and digest, the two lengths (u32), the whole key and the row. A collision makes a bucket longer but
+never gives a wrong row.
 
-Scans give true key order for long keys too: records that share their first 495 bytes are sorted by whole key while
-scanning. Those are held in memory together; that is the one limit. `meta` notes which tables have ever held a long
-key (and how many rows share a bucket with another), so the others pay nothing.
+Scans return true key order for long keys, too: records that share their first 495 bytes are sorted by whole key during
+the scan. They are in memory together; that is the one limit. `meta` records which tables have ever had a long key (and
+how many rows share a bucket with another), so other tables have no overhead.
 """
 
 from __future__ import annotations
@@ -31,81 +31,84 @@ from viewkeeper.store.lmdb import btree_pages
 from viewkeeper.store.ordered.row_images import RowImages, binary_array, concat_images, sort_by_key
 
 MAX_PLAIN_KEY = 510
-"""Stored as it is; a longer one becomes a bucket's."""
+"""Length of the longest key that is stored unchanged; a longer key is stored in a bucket."""
 
 LONG_KEY_PREFIX = 495
 
 _LONG_KEYS_RECORD = b"long:%d"
 _BUCKET = b"\xb1"
 _LENGTHS = struct.Struct("<II")
-# So few rows that they stay in the processor's cache until they are decoded: half as many or twice as many are slower.
+# Limits of a batch of a scan, so that it stays in the processor cache until it is decoded: half or twice as many rows
+# are slower.
 _BATCH_ROWS, _BATCH_BYTES, _FIRST_ROWS = 8_192, 16 << 20, 64
 _SAMPLED_ROWS = 16
-"""Rows of a slice that are looked at before all of them are written."""
+"""Rows of a slice that are sampled before all of its rows are written."""
 
 
 # -- apply ------------------------------------------------------------------------------------------------------------
 
 
 def apply(txn: Any, db: Any, meta: Any, table: Table, keys: pa.BinaryArray, after: pa.BinaryArray) -> RowImages:
-    """Make each key's row `after` (empty: delete it); the rows that really changed, by key. Keys are unique."""
+    """Set the row of each key to `after` (empty: delete it) and return the rows that really changed, by key. Keys are
+    unique."""
     if not len(keys):
         return RowImages(keys, after, after)
     keys, after = sort_by_key(table, keys, after)
     names = keys.to_pylist()
     if max(map(len, names)) <= MAX_PLAIN_KEY:
         return _apply_plain_keys(txn, db, names, keys, after)
-    short = pc.less_equal(pc.binary_length(keys), MAX_PLAIN_KEY)
-    long = pc.invert(short)
-    few = keys.filter(short)
+    is_plain = pc.less_equal(pc.binary_length(keys), MAX_PLAIN_KEY)
+    is_long = pc.invert(is_plain)
+    plain_keys = keys.filter(is_plain)
     return concat_images(
         [
-            _apply_plain_keys(txn, db, few.to_pylist(), few, after.filter(short)),
-            _apply_long_keys(txn, db, meta, table.id, keys.filter(long), after.filter(long)),
+            _apply_plain_keys(txn, db, plain_keys.to_pylist(), plain_keys, after.filter(is_plain)),
+            _apply_long_keys(txn, db, meta, table.id, keys.filter(is_long), after.filter(is_long)),
         ]
     )
 
 
 def _apply_plain_keys(txn: Any, db: Any, names: list[bytes], keys: pa.BinaryArray, after: pa.BinaryArray) -> RowImages:
-    """`names` are the keys. They and the rows become Python's bytes once: LMDB takes and gives nothing else."""
+    """Apply changes of keys that are not long. `names` are the keys as bytes objects: keys and rows are converted to
+    bytes objects once, because LMDB accepts and returns nothing else."""
     cursor = txn.cursor(db=db)
-    # Keys beyond the table's last are new: nothing to look up, and their rows are appended.
-    known = bisect_right(names, cursor.key()) if cursor.last() else 0
+    # Keys after the table's last key are new: they need no lookup, and their rows are appended.
+    existing = bisect_right(names, cursor.key()) if cursor.last() else 0
     rows = after.to_pylist()
     has_rows = all(rows)
-    if replaced := has_rows and _should_replace_all(cursor, names, rows, known):
-        before = list(map(cursor.replace, itertools.islice(names, known), rows))
+    if replaced := has_rows and _should_replace_all(cursor, names, rows, existing):
+        before = list(map(cursor.replace, itertools.islice(names, existing), rows))
         if not all(before):
             before = [row or b"" for row in before]
     else:
-        before = list(map(cursor.get, itertools.islice(names, known), itertools.repeat(b"")))
-    before += itertools.repeat(b"", len(names) - known)
+        before = list(map(cursor.get, itertools.islice(names, existing), itertools.repeat(b"")))
+    before += itertools.repeat(b"", len(names) - existing)
     changed = list(map(ne, before, rows))
     if not all(changed):
-        known = sum(changed[:known])
+        existing = sum(changed[:existing])
         names, before, rows = (list(itertools.compress(side, changed)) for side in (names, before, rows))
         keys, after = binary_array(names), binary_array(rows)
     if has_rows:
         if not replaced:
-            cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known))
-        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), known, None), append=True)
+            cursor.putmulti(itertools.islice(zip(names, rows, strict=True), existing))
+        cursor.putmulti(itertools.islice(zip(names, rows, strict=True), existing, None), append=True)
     else:
         _put_or_delete(txn, db, names, rows)
     return RowImages(keys, binary_array(before), after)
 
 
 def _should_replace_all(cursor: Any, names: list[bytes], rows: list[bytes], existing: int) -> bool:
-    """Whether the first so many rows are many and, by a few of them, all become others: then each is found and written
-    in one go. A row that turns out to be the same was written once more, which changes nothing but pages."""
+    """Return whether to replace the first `existing` rows in one pass: if there are many and all sampled ones change,
+    each row is looked up and written by one call. An unchanged row is then rewritten, which only dirties its page."""
     step = existing // _SAMPLED_ROWS
     if step < 2:
         return False
-    tried = map(cursor.get, itertools.islice(names, 0, existing, step), itertools.repeat(b""))
-    return all(map(ne, tried, itertools.islice(rows, 0, existing, step)))
+    sampled = map(cursor.get, itertools.islice(names, 0, existing, step), itertools.repeat(b""))
+    return all(map(ne, sampled, itertools.islice(rows, 0, existing, step)))
 
 
 def rewrite(txn: Any, db: Any, meta: Any, table: Table, keys: Sequence[bytes], after: Sequence[bytes]) -> None:
-    """The same for rows that are known to change."""
+    """Write rows that are known to change."""
     if max(map(len, keys), default=0) > MAX_PLAIN_KEY:
         apply(txn, db, meta, table, binary_array(keys), binary_array(after))
     else:
@@ -113,7 +116,7 @@ def rewrite(txn: Any, db: Any, meta: Any, table: Table, keys: Sequence[bytes], a
 
 
 def _put_or_delete(txn: Any, db: Any, names: Sequence[bytes], rows: Sequence[bytes]) -> None:
-    """No delete is of a new key: those would be no change."""
+    """Put or delete rows. Every deleted key exists, because deleting an absent key would be no change."""
     cursor = txn.cursor(db=db)
     if all(rows):
         cursor.putmulti(zip(names, rows, strict=True))
@@ -126,7 +129,7 @@ def _put_or_delete(txn: Any, db: Any, names: Sequence[bytes], rows: Sequence[byt
 
 
 def find(txn: Any, db: Any, key: bytes) -> bytes | None:
-    """One row."""
+    """Return one row, or None."""
     if len(key) > MAX_PLAIN_KEY:
         return dict(_decode_bucket(txn.get(_bucket_key(key), db=db))).get(key)
     row: bytes | None = txn.get(key, db=db)
@@ -134,7 +137,7 @@ def find(txn: Any, db: Any, key: bytes) -> bytes | None:
 
 
 def find_in_order(txn: Any, db: Any, keys: Sequence[bytes]) -> list[bytes]:
-    """The row of each key; empty where there is none."""
+    """Return the row of each key; empty if there is none."""
     get = txn.get
     if max(map(len, keys), default=0) <= MAX_PLAIN_KEY:
         return [get(key, b"", db) for key in keys]
@@ -142,34 +145,34 @@ def find_in_order(txn: Any, db: Any, keys: Sequence[bytes]) -> list[bytes]:
 
 
 def find_rows(txn: Any, db: Any, keys: pa.BinaryArray) -> pa.BinaryArray:
-    """The rows of those keys that are there, in no order."""
+    """Return the existing rows of these keys, in any order."""
     names = keys.to_pylist()
-    long = [name for name in names if len(name) > MAX_PLAIN_KEY]
-    if long:
+    long_keys = [name for name in names if len(name) > MAX_PLAIN_KEY]
+    if long_keys:
         names = [name for name in names if len(name) <= MAX_PLAIN_KEY]
     found = [row for _, row in txn.cursor(db=db).getmulti(names)]
-    found.extend(row for name in long if (row := find(txn, db, name)) is not None)
+    found.extend(row for name in long_keys if (row := find(txn, db, name)) is not None)
     return pa.array(found, pa.binary())
 
 
 def scan(
     txn: Any, db: Any, meta: Any, table_id: int, start: bytes | None, stop: bytes | None, limit: int | None
 ) -> Iterator[pa.BinaryArray]:
-    """The rows of a key range in key order, some at a time."""
+    """Yield the rows of a key range in key order, in batches."""
     size = _batch_rows(txn, db)
-    left = limit
+    remaining = limit
     if txn.get(_LONG_KEYS_RECORD % table_id, db=meta) is not None:
         batches = _scan_long_keys(txn.cursor(db=db), start, stop, size)
     else:
         batches = _scan_plain_keys(txn.cursor(db=db), start, stop, size, limit)
     for rows in batches:
-        if left is not None:
-            rows = rows[:left]
-            left -= len(rows)
+        if remaining is not None:
+            rows = rows[:remaining]
+            remaining -= len(rows)
         if rows:
             array = pa.array(rows, pa.binary())
             yield from array.chunks if isinstance(array, pa.ChunkedArray) else (array,)
-        if left == 0:
+        if remaining == 0:
             return
 
 
@@ -182,27 +185,27 @@ def _batch_rows(txn: Any, db: Any) -> int:
 def _scan_plain_keys(
     cursor: Any, start: bytes | None, stop: bytes | None, size: int, limit: int | None
 ) -> Iterator[list[bytes]]:
-    # Values only, twice as fast as items: the key on which the cursor stops tells whether they went too far. A range
-    # may be short, so its batches start small.
+    # Read only values, which is twice as fast as items: the key at which the cursor stops shows whether the batch goes
+    # past the range. A range may be short, so its batches start small.
     size, largest = (size, size) if stop is None else (min(size, _FIRST_ROWS), size)
-    there = cursor.set_range(start) if start else cursor.first()
-    while there:
+    has_items = cursor.set_range(start) if start else cursor.first()
+    while has_items:
         first = cursor.key()
         if stop is not None and first >= stop:
             return
-        asked = size if limit is None else min(size, limit)
-        rows = list(itertools.islice(cursor.iternext(keys=False), asked))
-        there = len(rows) == asked
+        batch_rows = size if limit is None else min(size, limit)
+        rows = list(itertools.islice(cursor.iternext(keys=False), batch_rows))
+        has_items = len(rows) == batch_rows
         if stop is not None:
-            if not there:
-                cursor.last()  # running out leaves the cursor nowhere
+            if not has_items:
+                cursor.last()  # after the last item the cursor has no position
             if cursor.key() >= stop:
                 cursor.set_key(first)
-                keys = list(itertools.islice(cursor.iternext(values=False), asked))
+                keys = list(itertools.islice(cursor.iternext(values=False), batch_rows))
                 yield rows[: bisect_left(keys, stop)]
                 return
         yield rows
-        there = there and cursor.next()
+        has_items = has_items and cursor.next()
         size = min(8 * size, largest)
 
 
@@ -219,8 +222,8 @@ def _scan_long_keys(cursor: Any, start: bytes | None, stop: bytes | None, size: 
 
 
 def _in_key_order(records: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    for head, group in itertools.groupby(records, lambda record: record[0][:LONG_KEY_PREFIX]):
-        if len(head) < LONG_KEY_PREFIX:
+    for prefix, group in itertools.groupby(records, lambda record: record[0][:LONG_KEY_PREFIX]):
+        if len(prefix) < LONG_KEY_PREFIX:
             yield from group
         else:
             yield from sorted(itertools.chain.from_iterable(_record_rows(key, value) for key, value in group))
@@ -231,7 +234,7 @@ def _record_rows(key: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def split_points(txn: Any, db: Any, table_id: int, data: Path, range_count: int) -> list[bytes]:
-    # Cut to the prefix, so that records which are sorted while scanning stay together.
+    # Truncate the keys to the prefix, so that records which are sorted during a scan stay together.
     points = (key[:LONG_KEY_PREFIX] for key in btree_pages.split_points(txn, db, b"t%d" % table_id, data, range_count))
     return sorted(set(points))
 
@@ -240,7 +243,7 @@ def split_points(txn: Any, db: Any, table_id: int, data: Path, range_count: int)
 
 
 def count_shared_rows(txn: Any, meta: Any, table_id: int) -> int:
-    """Rows that share a bucket with an earlier one: LMDB does not count them."""
+    """Return the number of rows that share a bucket with an earlier row: LMDB does not count them."""
     return int(bytes(txn.get(_LONG_KEYS_RECORD % table_id, default=b"0", db=meta)))
 
 
@@ -269,7 +272,7 @@ def _apply_long_keys(
         else:
             txn.delete(name, db=db)
     txn.put(_LONG_KEYS_RECORD % table_id, b"%d" % shared, db=meta)
-    return RowImages(*(pa.array([change[at] for change in changed], pa.binary()) for at in range(3)))
+    return RowImages(*(pa.array([change[side] for change in changed], pa.binary()) for side in range(3)))
 
 
 def _bucket_key(key: bytes) -> bytes:
@@ -282,12 +285,12 @@ def digest(key: bytes) -> bytes:
 
 def _decode_bucket(value: bytes | None) -> list[tuple[bytes, bytes]]:
     rows: list[tuple[bytes, bytes]] = []
-    at = 1
-    while value is not None and at < len(value):
-        key_size, row_size = _LENGTHS.unpack_from(value, at)
-        at += _LENGTHS.size
-        rows.append((value[at : at + key_size], value[at + key_size : at + key_size + row_size]))
-        at += key_size + row_size
+    offset = 1
+    while value is not None and offset < len(value):
+        key_size, row_size = _LENGTHS.unpack_from(value, offset)
+        offset += _LENGTHS.size
+        rows.append((value[offset : offset + key_size], value[offset + key_size : offset + key_size + row_size]))
+        offset += key_size + row_size
     return rows
 
 

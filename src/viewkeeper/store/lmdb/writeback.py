@@ -1,10 +1,10 @@
-"""The pages of a large transaction are on their way to the disk while more of them are made.
+"""Early writeback: the kernel writes the pages of a large transaction to disk while the transaction changes more pages.
 
-LMDB flushes at the end of a commit: the processor waits for the disk after the disk has waited for the processor. But a
-large transaction gives pages to the file system before its end (it keeps 131,071 changed ones at most), and the
-others in the commit, before the flush. A thread asks the system again and again to begin to write what it was given.
-That waits for nothing, writes no journal, makes nothing durable and nothing valid (the page that does is written last):
-LMDB's own flush is left with less to wait for.
+LMDB flushes at the end of a commit, so the processor is idle during the flush as the disk was before. But a large
+transaction passes pages to the file system before its end (LMDB keeps at most 131,071 changed pages), and the rest
+during the commit, before the flush. A thread repeatedly asks the kernel to begin writing these pages. The request does
+not block, writes no journal, and makes no page durable or valid (the page that makes the commit valid is written last):
+it only shortens LMDB's own flush.
 """
 
 from __future__ import annotations
@@ -19,48 +19,49 @@ from pathlib import Path
 from viewkeeper.resources.memory import libc_function
 
 MIN_WRITEBACK_BYTES = 64 << 20
-"""Bytes of a call from which it is worth a thread."""
+"""Bytes of a write call from which a writeback thread is worth its cost."""
 
 _WRITEBACK_INTERVAL = 0.02
 _WRITE_FLAG = 2
-"""SYNC_FILE_RANGE_WRITE: begin, and wait for nothing that was begun before."""
+"""SYNC_FILE_RANGE_WRITE: begin to write, without waiting for writes that were begun before."""
 
 
 @contextmanager
 def start_writeback(data: Path) -> Iterator[None]:
-    """Let the system write a data file's changed pages until the block ends, where it can be asked to."""
-    begin = _writeback_function()
-    if begin is None:
+    """Request writeback of a data file's changed pages until the block ends, if the system supports it."""
+    begin_writeback = _writeback_function()
+    if begin_writeback is None:
         yield
         return
-    done = threading.Event()
+    is_done = threading.Event()
 
-    def ask() -> None:
-        # What fails here fails in LMDB's own flush too, which has its own descriptor: it is told there.
+    def request_writeback() -> None:
+        # An error here also occurs in LMDB's own flush, which has its own descriptor and reports it.
         with suppress(OSError):
             descriptor = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                while not done.wait(_WRITEBACK_INTERVAL) and begin(descriptor):
+                while not is_done.wait(_WRITEBACK_INTERVAL) and begin_writeback(descriptor):
                     pass
             finally:
                 os.close(descriptor)
 
-    thread = threading.Thread(target=ask, name="viewkeeper-write-ahead", daemon=True)
+    thread = threading.Thread(target=request_writeback, name="viewkeeper-write-ahead", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        done.set()
+        is_done.set()
         thread.join()
 
 
 @cache
 def _writeback_function() -> Callable[[int], bool] | None:
-    """Begin to write all of a file, and say whether that can be asked of it; None on a system that does not know it."""
+    """Return a function that begins to write all pages of a file and returns whether that is supported for the file;
+    None if the system does not support it."""
     import ctypes
 
-    ask = libc_function("sync_file_range")
-    if ask is None:
+    sync_file_range = libc_function("sync_file_range")
+    if sync_file_range is None:
         return None
-    ask.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return lambda descriptor: bool(ask(descriptor, 0, 0, _WRITE_FLAG) == 0)
+    sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return lambda descriptor: bool(sync_file_range(descriptor, 0, 0, _WRITE_FLAG) == 0)

@@ -1,11 +1,11 @@
-"""The batch record in two parts, so that publishing a batch costs what it changes.
+"""The batch record in two parts, so that the cost of publishing a batch depends on its changes.
 
-    batch         number, cut and the whole record; of its runs those that are not as the basis lists them
-    batch_basis   number, and the runs of all state as the batch of that number listed them
+    batch         number, cut and the record, in which the manifest lists only slots that differ from the basis
+    batch_basis   a number, and the runs of all slots as listed by the batch of that number
 
-A record lists the runs of all state, thousands with many views, and a batch changes a few. Once those that differ are
-as many as a quarter, the next batch's are the basis. Both parts are written with the batch, in its transaction; a basis
-that is not the one which a batch names is damage, as a wrong checksum is.
+A record lists the runs of the whole state, thousands with many views, and a batch changes few of them. If more than a
+quarter of the slots differ, the batch writes a new basis. Both parts are written in the batch's transaction; a basis
+that is not the one named by the batch counts as damage, like a wrong checksum.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from viewkeeper.store.ordered.metadata import BATCH_NUMBER, encode_record, put_c
 _BATCH = b"batch"
 _BASIS = b"batch_basis"
 _REBASE_FRACTION = 4
-"""A new basis is written when more than one of so many slots differ from it."""
+"""A new basis is written when more than one in this many slots differ from it."""
 
 
 @dataclass(frozen=True)
 class RunBasis:
-    """The runs by slot, as the batch of this number listed them."""
+    """The runs of each slot, as the batch of this number listed them."""
 
     number: int
     runs: Mapping[str, Any]
@@ -35,7 +35,7 @@ class RunBasis:
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """A batch that can be put; with it a new basis, if it needs one."""
+    """An encoded batch, and a new basis if one is needed."""
 
     number: int
     batch: bytes
@@ -50,33 +50,34 @@ class EncodedBatch:
 
 
 def encode_batch(batch: Batch, basis: RunBasis | None) -> EncodedBatch:
-    """Before the transaction: writers wait while it lasts. `basis`: the one that is written, if it is known."""
+    """Encode a batch. It is done before the transaction, because other writers wait while that lasts. `basis`: the
+    stored basis, if it is known."""
     manifest = batch.record.get("manifest")
-    record, renewed = batch.record, None
+    record, new_basis = batch.record, None
     if manifest is not None:
         runs: Mapping[str, Any] = manifest["runs"]
         differing = None if basis is None else _diff_runs(basis.runs, runs)
         if basis is None or differing is None or _REBASE_FRACTION * len(differing) > len(runs):
             basis, differing = RunBasis(batch.number, runs), {}
-            renewed = encode_record({"number": basis.number, "runs": runs})
+            new_basis = encode_record({"number": basis.number, "runs": runs})
         record = {**record, "manifest": {**manifest, "runs": differing, "basis": basis.number}}
-    told = encode_record({"number": batch.number, "cut": batch.cut, "record": record})
-    return EncodedBatch(batch.number, told, basis, renewed)
+    encoded = encode_record({"number": batch.number, "cut": batch.cut, "record": record})
+    return EncodedBatch(batch.number, encoded, basis, new_basis)
 
 
 def _diff_runs(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The slots whose runs are others; None: there are none any more."""
+    """Return the slots whose runs differ; None stands for a slot that was removed."""
     found: dict[str, Any] = {slot: runs for slot, runs in after.items() if before.get(slot) != runs}
     return found | dict.fromkeys(before.keys() - after.keys())
 
 
 def read_batch(meta: OrderedMap) -> Batch | None:
-    """The published batch; CorruptState if a part of it is damaged."""
+    """Return the published batch. Raise CorruptState if a part of it is damaged."""
     data = read_record(meta, _BATCH)
     if data is None:
         return None
     manifest = data["record"].get("manifest")
-    if manifest is not None and "basis" in manifest:  # one of version 0.1 has all its runs
+    if manifest is not None and "basis" in manifest:  # a record of version 0.1 lists all runs
         basis = read_record(meta, _BASIS)
         if basis is None or basis["number"] != manifest["basis"]:
             raise CorruptState(

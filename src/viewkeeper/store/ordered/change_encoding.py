@@ -1,9 +1,9 @@
-"""Changes of many views as bytes: those of few rows, in tables of one shape, are encoded and sorted together.
+"""Encoding of many views' changes: small changes of tables with the same shape are encoded and sorted together.
 
     v1: a 3, c 1     v2: b 2        as one table   1 a 3 │ 1 c 1 │ 2 b 2        in the order of (table, key), then cut
 
-What a row's bytes are depends on the types of its columns and on its key, not on the table's name nor on other rows. An
-array of three rows costs as many calls as one of three thousand, and a batch may touch thousands of small views.
+The bytes of a row depend on the types of its columns and on its key, not on the table's name or on other rows. Encoding
+an array of three rows takes as many calls as encoding three thousand, and a batch may change thousands of small views.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from viewkeeper.store.ordered.write_call import encode_change_rows
 EncodedChange = tuple[Table, pa.BinaryArray, pa.BinaryArray]
 
 _MAX_GROUPED_ROWS = 256
-"""Rows of a change that is encoded together with others."""
+"""Maximum number of rows of a change that is encoded together with others."""
 
 
 def encode_view_changes(changes: Sequence[ViewChange]) -> Iterator[EncodedChange]:
-    """Table, keys and rows (empty: delete), some at a time."""
-    alike: dict[Any, list[ViewChange]] = {}
+    """Yield the table, keys and rows (empty: delete) of each change, in slices."""
+    groups: dict[Any, list[ViewChange]] = {}
     for change in changes:
         table = change.table
-        few = (
+        is_small = (
             change.puts.num_rows + change.deletes.num_rows <= _MAX_GROUPED_ROWS
             and table.key
             and not table.dropped_columns
         )
-        alike.setdefault(_encoding_shape(table) if few else id(change), []).append(change)
-    for group in alike.values():
+        groups.setdefault(_encoding_shape(table) if is_small else id(change), []).append(change)
+    for group in groups.values():
         puts = [(c.table, convert_rows(c.table, c.puts, c.table.arrow.names)) for c in group if c.puts.num_rows]
         found = _encode_puts_together(puts) if len(group) > 1 else None
-        if found is None:  # one by itself, or one of them is too large, which is said of it by name
-            for one in group:
-                yield from ((one.table, *piece) for piece in encode_change_rows(one.table, one.puts, one.deletes))
+        if found is None:  # a single change, or one row is too large: encoding it alone gives an error that names it
+            for each in group:
+                yield from ((each.table, *piece) for piece in encode_change_rows(each.table, each.puts, each.deletes))
             continue
         yield from found
         yield from _encode_deletes_together([c for c in group if c.deletes.num_rows])
 
 
 def encode_as_table(change: ViewChange) -> pa.Table:
-    """The same for one change, its keys in order, as a table to be sent: a chunk for each piece."""
+    """Encode one change, with its keys in order, as a table that can be sent: one chunk for each slice."""
     schema = pa.schema([("key", pa.binary()), ("row", pa.binary())])
     pieces = encode_change_rows(change.table, change.puts, change.deletes)
-    return pa.Table.from_batches([pa.record_batch([*piece], schema=schema) for piece in pieces], schema)
+    return pa.Table.from_batches([pa.record_batch([*slice_], schema=schema) for slice_ in pieces], schema)
 
 
 def _encoding_shape(table: Table) -> Any:
-    """What the bytes of a table's rows and keys depend on."""
-    places = {column.name: place for place, column in enumerate(table.stored_columns)}
-    keys = tuple((places[k.column], k.descending, k.nulls_last) for k in table.key)
+    """Return the properties of a table that determine the bytes of its rows and keys."""
+    positions = {column.name: position for position, column in enumerate(table.stored_columns)}
+    keys = tuple((positions[k.column], k.descending, k.nulls_last) for k in table.key)
     return tuple(column.type for column in table.stored_columns), keys
 
 
@@ -95,11 +95,11 @@ def _encode_deletes_together(changes: Sequence[ViewChange]) -> list[EncodedChang
 def _split_by_table(
     tables: Sequence[Table], counts: Sequence[int], keys: pa.BinaryArray, after: pa.BinaryArray
 ) -> list[EncodedChange]:
-    """By table, the keys of each in order."""
+    """Sort the keys by (table, key) and split them by table."""
     numbers = np.repeat(np.arange(len(tables), dtype=">u4"), counts).view(np.uint8)
     offsets = np.arange(len(keys) + 1, dtype=np.int32) * np.int32(4)
-    whose = pa.Array.from_buffers(pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(numbers)])
-    order = key_order(pc.binary_join_element_wise(whose, keys, pa.scalar(b"", pa.binary())))
+    table_numbers = pa.Array.from_buffers(pa.binary(), len(keys), [None, pa.py_buffer(offsets), pa.py_buffer(numbers)])
+    order = key_order(pc.binary_join_element_wise(table_numbers, keys, pa.scalar(b"", pa.binary())))
     if order is not None:
         keys, after = keys.take(pa.array(order)), after.take(pa.array(order))
     ends = np.cumsum(counts).tolist()

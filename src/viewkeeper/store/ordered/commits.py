@@ -1,4 +1,4 @@
-"""Batches of a store over an ordered map: a commit is one transaction."""
+"""Batch commits of a store over an ordered map: a commit is one transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_PREOPENED_TABLES = 256
 
 
 class OrderedCommits(BatchCommits):
-    """The view changes, their log entries and the batch record become visible together."""
+    """Commits batches: the view changes, their log entries and the batch record become visible together."""
 
     def __init__(self, handle: StoreHandle, catalog_store: OrderedCatalogStore, lease_store: FileLeaseStore) -> None:
         self.url = handle.url
@@ -35,7 +35,8 @@ class OrderedCommits(BatchCommits):
         self._lease_store = lease_store
         self._batch: Batch | None = None
         self._last_basis: tuple[int, batch_record.RunBasis | None] = (0, None)
-        """The last batch that was published here, and its basis: once another process has published one, it is void."""
+        """The last batch published here, and its basis. It is ignored if another process has published a batch
+        since."""
 
     def published_batch(self) -> Batch | None:
         with self._handle.read() as state:
@@ -62,9 +63,9 @@ class OrderedCommits(BatchCommits):
         stored = [change for change in changes if isinstance(change, ViewChange)]
         pieces: Iterable[EncodedChange] = encode_view_changes(stored)
         if sum(change.puts.num_rows + change.deletes.num_rows for change in stored) <= _MAX_PREENCODED_ROWS:
-            pieces = list(pieces)  # before the transaction: writers wait only while rows are put
-        last, basis = self._last_basis
-        record = batch_record.encode_batch(batch, basis if last == batch.number - 1 else None)
+            pieces = list(pieces)  # before the transaction: other writers wait only while rows are put
+        last_number, basis = self._last_basis
+        record = batch_record.encode_batch(batch, basis if last_number == batch.number - 1 else None)
         with ExitStack() as stack:
             call = open_commit.hand_over(stack) if isinstance(open_commit, _OpenTransaction) else None
             if call is None:
@@ -84,7 +85,7 @@ class OrderedCommits(BatchCommits):
                 metadata.change_catalog(state.meta, change_catalog, self._catalog_store.cached)
             record.put(state.meta)
             failpoints.hit("commit.4.before")
-        self._batch = Batch(batch.number, batch.cut, batch.record)  # as it would be read again
+        self._batch = Batch(batch.number, batch.cut, batch.record)  # the same as if it were read again
         self._last_basis = batch.number, record.basis
 
     def begin_commit(self, number: int, tables: Sequence[Table], share_count: int) -> OpenCommit:
@@ -107,7 +108,7 @@ class OrderedCommits(BatchCommits):
 
 
 class _OpenTransaction(OpenCommit):
-    """The transaction of a commit, from the first change on."""
+    """A pipelined commit: its transaction begins with the first change."""
 
     def __init__(
         self, handle: StoreHandle, tables: Sequence[Table], share_count: int, check_turn: Callable[[State], None]
@@ -133,7 +134,8 @@ class _OpenTransaction(OpenCommit):
             self._call.apply(table, *piece.columns)
 
     def hand_over(self, stack: ExitStack) -> WriteCall | None:
-        """What has been done so far, for whoever ends the transaction with this stack; None if nothing."""
+        """Return the call with the changes applied so far, and let `stack` end its transaction; None if there are
+        none."""
         call, self._call = self._call, None
         stack.enter_context(self._stack.pop_all())
         return call
@@ -145,4 +147,4 @@ class _OpenTransaction(OpenCommit):
 
 
 class _Aborted(Exception):
-    """A transaction ends without its commit."""
+    """Raised to end a transaction without committing it."""

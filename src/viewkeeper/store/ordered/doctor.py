@@ -1,4 +1,4 @@
-"""What `vk doctor` looks at in a database over an ordered map: checksums, the log's length, space, permissions."""
+"""The checks of `vk doctor` for a database over an ordered map: checksums, the log's length, space, permissions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from viewkeeper.store.ordered import batch_record, lease, log_format, metadata
 from viewkeeper.store.ordered.maps import Database
 
 _MIN_FREE_FRACTION = 0.05
-"""The share of the disk below which a full disk is near."""
+"""Fraction of free disk space below which the disk counts as almost full."""
 
 
 def examine_database(database: Database, state: Path) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def _check_records(database: Database) -> Iterator[Finding]:
 
 
 def _check_log(database: Database) -> Iterator[Finding]:
-    """Every entry's checksum, of all tables; what keeps the log from being cut."""
+    """Check the checksum of every log entry of all tables, and report the holds that retain the log."""
     count = size = 0
     bad: list[int] = []
     with database.read(only_log=True) as state:
@@ -57,40 +57,42 @@ def _check_log(database: Database) -> Iterator[Finding]:
                 bad.append(position)
     with database.read() as state:
         holds = metadata.read_holds(state.meta, time.time())
-    kept = f"{count} entries, {size / 1e6:.1f} MB, positions {floor + 1} to {head}" if count else "empty"
+    summary = f"{count} entries, {size / 1e6:.1f} MB, positions {floor + 1} to {head}" if count else "empty"
     if bad:
         first = ", ".join(map(str, bad[:5]))
         advice = "Refresh: if the views do not have these changes yet, they are made anew from the tables."
-        yield Finding("change log", False, f"{kept}; {len(bad)} damaged: position {first}", advice)
+        yield Finding("change log", False, f"{summary}; {len(bad)} damaged: position {first}", advice)
     else:
-        yield Finding("change log", True, f"{kept}; every checksum is right")
+        yield Finding("change log", True, f"{summary}; every checksum is right")
     oldest = min(holds, key=lambda h: h.position, default=None)
     if oldest is not None:
         until = "until it is released" if oldest.expiry is None else f"for {oldest.expiry - time.time():.0f} s more"
-        text = f"{len(holds)} holds; {oldest.name!r} keeps everything after position {oldest.position}, {until}"
-        forever = oldest.expiry is None and head - oldest.position > 100_000
-        yield Finding("log retention", not forever, text, "Release the hold if nobody comes back." if forever else "")
+        message = f"{len(holds)} holds; {oldest.name!r} keeps everything after position {oldest.position}, {until}"
+        is_unlimited = oldest.expiry is None and head - oldest.position > 100_000
+        yield Finding(
+            "log retention", not is_unlimited, message, "Release the hold if nobody comes back." if is_unlimited else ""
+        )
 
 
 def _check_disk_space(database: Database, state: Path) -> Finding:
     disk = shutil.disk_usage(database.path)
-    files = StateDirectory(state).total_bytes("*.vkr")  # of which some may go meanwhile
-    near = disk.free < max(_MIN_FREE_FRACTION * disk.total, files)
+    files = StateDirectory(state).total_bytes("*.vkr")  # files may be deleted meanwhile
+    is_almost_full = disk.free < max(_MIN_FREE_FRACTION * disk.total, files)
     sizes = f"the database has {database.used_bytes() / 1e9:.3f} GB, its state {files / 1e9:.3f} GB"
-    advice = "Free some space: merging state needs as much again as the state has." if near else ""
-    return Finding("disk space", not near, f"{disk.free / 1e9:.1f} GB free; {sizes}", advice)
+    advice = "Free some space: merging state needs as much again as the state has." if is_almost_full else ""
+    return Finding("disk space", not is_almost_full, f"{disk.free / 1e9:.1f} GB free; {sizes}", advice)
 
 
 def _check_permissions(path: Path, state: Path) -> Finding:
-    # Of a directory that only its owner can enter nobody else sees what is in it.
-    entered = [
+    # If only the owner can enter a directory, other users see nothing in it.
+    directories = [
         p
         for p in dict.fromkeys((path, state))
         if p.exists() and _is_shared_access(p) and not _is_protected(p.parent, path)
     ]
-    shown = [p for place in entered for p in (place, *place.glob("*")) if _is_shared_access(p)]
-    if shown:
-        names = ", ".join(p.name for p in shown[:5])
+    exposed = [p for directory in directories for p in (directory, *directory.glob("*")) if _is_shared_access(p)]
+    if exposed:
+        names = ", ".join(p.name for p in exposed[:5])
         return Finding("permissions", False, f"others may read or write {names}", f"chmod -R go-rwx {path}")
     return Finding("permissions", True, "only its owner can read it")
 
@@ -98,10 +100,10 @@ def _check_permissions(path: Path, state: Path) -> Finding:
 def _is_shared_access(path: Path) -> bool:
     try:
         return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
-    except FileNotFoundError:  # it was listed, and has gone since
+    except FileNotFoundError:  # it was deleted after it was listed
         return False
 
 
 def _is_protected(directory: Path, path: Path) -> bool:
-    """Whether it is the database's own directory, or in it, and that is closed to others."""
+    """Return whether the directory is the database's own directory or in it, and closed to other users."""
     return (directory == path or path in directory.parents) and not _is_shared_access(path)

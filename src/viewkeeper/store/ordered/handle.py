@@ -1,4 +1,4 @@
-"""A database as one store has it open: in a mode, until it is closed; and the catalog that it knows of it."""
+"""One store's handle of an open database, with its mode and life cycle, and the store's cached catalog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from viewkeeper.store.ordered.maps import Database, State
 
 
 class StoreHandle:
-    """What the parts of a store share. When it is lost, the database is let go of."""
+    """Handle shared by the protocol objects of a store. If it is garbage-collected without `close`, a finalizer
+    detaches it."""
 
     def __init__(self, database: Database, mode: str) -> None:
         self._database = database
@@ -46,7 +47,7 @@ class StoreHandle:
         return self.require_writable().write(tables, size)
 
     def check_log_retained(self, state: State, after: int) -> None:
-        """SnapshotGone if the log of a state does not reach back to a position."""
+        """Raise SnapshotGone if the log of a state does not reach back to a position."""
         floor = metadata.read_counter(state.meta, metadata.FLOOR)
         if after < floor:
             raise SnapshotGone(
@@ -62,16 +63,16 @@ class StoreHandle:
 
 
 class OrderedCatalogStore(CatalogStore):
-    """The catalog and the notes."""
+    """Catalog and notes of a database."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
         self._cached = Catalog()
 
     def catalog(self) -> Catalog:
-        known = self._cached
-        if self._handle.require_open().read_counter(metadata.CATALOG_VERSION) == known.version:
-            return known
+        cached = self._cached
+        if self._handle.require_open().read_counter(metadata.CATALOG_VERSION) == cached.version:
+            return cached
         with self._handle.read() as state:
             if metadata.catalog_version(state.meta) != self._cached.version:
                 self._cached = metadata.read_catalog(state.meta, self._cached)
@@ -84,13 +85,13 @@ class OrderedCatalogStore(CatalogStore):
         return changed
 
     def catalog_at(self, state: State) -> Catalog:
-        """The catalog as a state shows it, or later: its rows have no columns that this does not know."""
-        known = self._cached
-        return known if metadata.catalog_version(state.meta) == known.version else self.catalog()
+        """Return the catalog of a state, or a newer one: the state's rows have no columns that this catalog lacks."""
+        cached = self._cached
+        return cached if metadata.catalog_version(state.meta) == cached.version else self.catalog()
 
     @property
     def cached(self) -> Catalog:
-        """What was read of it last."""
+        """The catalog that was read last."""
         return self._cached
 
     def note(self, name: str) -> Mapping[str, Any] | None:

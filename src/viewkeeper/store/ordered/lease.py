@@ -1,9 +1,9 @@
-"""The maintainer's lease: a lock on the file `maintainer.lock`, which names its holder inside.
+"""The maintainer's lease: a lock on the file `maintainer.lock`, whose content names the holder.
 
-The kernel drops the lock when the process ends, however it ends, so there is no stale lease; while it lives, even
-stopped, nobody else gets it. If the file is removed the lease is lost, and its holder learns so before it publishes or
-deletes anything. A forked child closes its
-copy of the file at once: the lock belongs to the parent.
+The kernel releases the lock when the process ends in any way, so no lease is stale. While the process lives, even
+stopped, no other process gets the lease. If the file is removed, the lease is lost, and its holder checks for that
+before it publishes or deletes anything. A forked child closes its copy of the file at once, because the lock belongs to
+the parent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _open_leases: set[FileLease] = set()
 
 
 class FileLease:
-    """The right to maintain the database in a directory, until released or the process ends."""
+    """The right to maintain the database in a directory, until it is released or the process ends."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor: int | None = descriptor
@@ -37,19 +37,19 @@ class FileLease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lock is on a file that is no longer the one others look at: somebody removed it."""
+        """Whether the locked file has been removed or replaced, so that another process can take the lease."""
         if self._descriptor is None:
             return True
         try:
-            mine, there = os.fstat(self._descriptor), self._path.stat()
+            locked, current = os.fstat(self._descriptor), self._path.stat()
         except OSError:
             return True
-        return (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino)
+        return (locked.st_dev, locked.st_ino) != (current.st_dev, current.st_ino)
 
     def release(self) -> None:
-        """Give the lease back; again is no error."""
+        """Release the lease; releasing twice is no error."""
         if self._descriptor is not None:
-            with suppress(OSError):  # a disk that fails now must not keep the lock
+            with suppress(OSError):  # a disk error must not keep the lock
                 os.ftruncate(self._descriptor, 0)
             self._close()
 
@@ -61,7 +61,7 @@ class FileLease:
 
 
 class FileLeaseStore(LeaseStore):
-    """The lease of a database in a directory."""
+    """Manages the lease of a database in a directory."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -69,7 +69,7 @@ class FileLeaseStore(LeaseStore):
 
     @property
     def is_lost(self) -> bool:
-        """Whether this store has had the lease and somebody else may have it by now."""
+        """Whether this store has held the lease and another process may have it by now."""
         return self._lease is not None and self._lease.is_lost
 
     def acquire_lease(self) -> FileLease:
@@ -82,12 +82,12 @@ class FileLeaseStore(LeaseStore):
 
 
 def acquire_lease(directory: Path) -> FileLease:
-    """The lease, or MaintainerBusy with the holder's name."""
+    """Acquire the lease, or raise MaintainerBusy naming the holder."""
     try:
         descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ReadOnly(f"The database {directory} cannot be maintained: {error.strerror}.") from error
-    # `holder` locks the file for an instant to see if anybody does: try again before giving up.
+    # `lease_holder` locks the file for an instant to test it, so a failed attempt is repeated.
     for attempt in range(4):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,14 +102,14 @@ def acquire_lease(directory: Path) -> FileLease:
                 ) from None
             time.sleep(0.005)
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    with suppress(OSError):  # the lock is what counts; on a full disk its holder has no name
+    with suppress(OSError):  # only the lock matters; on a full disk the holder's name is missing
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
     return FileLease(descriptor, directory / _FILE)
 
 
 def lease_holder(directory: Path) -> str | None:
-    """Who maintains the database now; None if nobody does."""
+    """Return the description of the current maintainer; None if there is none."""
     try:
         descriptor = os.open(directory / _FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

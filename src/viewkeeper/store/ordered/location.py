@@ -1,4 +1,4 @@
-"""The directory of a database: one that is there, or a place where one can be made."""
+"""Checks of a database directory: an existing database, or a path where one can be created."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from viewkeeper.errors import BadValue, NotADatabase, ReadOnly, StoreError
 
 
 def directory_of(url: str) -> str:
-    """The path of `scheme:PATH`."""
+    """Return the path of `scheme:PATH`."""
     scheme, _, path = url.partition(":")
     if not path.strip("/"):
         raise BadValue(f"{url!r} names no directory.", hint=f"Write for example '{scheme}:./shop'.")
@@ -18,7 +18,7 @@ def directory_of(url: str) -> str:
 
 
 def check_directory(path: Path, mode: str, marker: str) -> None:
-    """The path is a database, which has a file of this name, or a place where one can be made."""
+    """Raise an error unless the path is a database, which contains the file `marker`, or one can be created there."""
     try:
         if path.exists() and not path.is_dir():
             raise not_a_database(path, "it is a file")

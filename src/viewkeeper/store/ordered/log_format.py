@@ -1,14 +1,14 @@
-"""The change log: what every write call and every commit did, with the rows as they were before and after.
+"""The change log: the changes of every write call and commit, with the row images before and after.
 
     key      position (u64, big-endian), chunk (u32, big-endian): a call of many rows or tables has several chunks
     entry    02 | flags u8 | check u16 | table id u32 | time f64 | rows u32 | crc32 u32        (little-endian; 24 bytes)
              ends of the keys u32 × rows; of the before-images, if flag 1; of the after-images, if flag 2
              the keys, the before-images, the after-images: encoded as in the table
 
-A position is what is elsewhere called an offset. An empty before-image is an insert, an empty after-image a delete.
-Images lie one after another, so a chunk is decoded like a scan, only the wanted columns. The checksum covers the
-whole entry, the check the rest of the header: who passes an entry over because it is another table's must know that
-it is. (Version 01 had zeros there, and is read without that check.) The positions up to `floor` are forgotten.
+Other systems call a position an offset. An empty before-image is an insert, an empty after-image a delete. Images are
+stored contiguously, so a chunk is decoded like a scan, only the requested columns. The checksum covers the whole entry;
+the check covers the rest of the header, so that a reader which skips an entry of another table knows that the table id
+is right. (Version 01 has zeros there and is read without that check.) Positions up to `floor` are deleted.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from viewkeeper.store.ordered.maps import OrderedMap
 from viewkeeper.store.ordered.row_images import RowImages, binary_array
 
 CHUNK_BYTES = 512 << 10
-"""Images a chunk, about. Memory for longer ones is taken from the system anew each time, which takes twice as long."""
+"""Approximate bytes of images in a chunk. Larger buffers are allocated from the system each time, which takes twice as
+long."""
 
 DECODE_BYTES = 4 << 20
-"""Chunks decoded together: few enough for the processor's cache (256 MB at once took 1.7 times as long)."""
+"""Bytes of chunks decoded together, so that they stay in the processor cache (256 MB at once took 1.7 times as
+long)."""
 
 _POSITIONS_PER_BUCKET = 1024
-"""Positions whose bytes are counted together."""
+"""Number of consecutive positions whose bytes are counted in one bucket."""
 
 _KEY = struct.Struct(">QI")
 _HEADER = struct.Struct("<BBHIdII")
@@ -50,11 +52,11 @@ Bytes = memoryview | bytes
 
 
 ChunkPosition = tuple[int, int]
-"""Of a chunk: its call's position, and its number there."""
+"""Position of a chunk: the call's position, and the chunk's number in the call."""
 
 
 class LogEntry(NamedTuple):
-    """One chunk as it lies in the log; `body` is valid while its transaction is open."""
+    """One chunk of the log; `body` is valid while its transaction is open."""
 
     position: int
     table_id: int
@@ -75,12 +77,12 @@ def append_images(
     images: RowImages,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> int:
-    """Append the images as chunks of about `most` bytes from number `chunk` on; the next free number."""
+    """Append images as chunks of about `chunk_bytes`, numbered from `chunk` on, and return the next free number."""
     return put_chunks(log, position, chunk, encode_chunks(table, time, images, chunk_bytes))
 
 
 def put_chunks(log: OrderedMap, position: int, chunk: int, chunks: Iterable[bytes]) -> int:
-    """Append chunks that are encoded already; the next free number."""
+    """Append encoded chunks and return the next free number."""
     for entry in chunks:
         log.put(_KEY.pack(position, chunk), entry, append=True)
         chunk += 1
@@ -96,61 +98,64 @@ def append_rows(
     sides: tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]],
     chunk_bytes: int = CHUNK_BYTES,
 ) -> int:
-    """The same for keys and images that Python has: where they are one chunk, no array is made."""
-    whole = [b"".join(side) for side in sides]
+    """Append images that are bytes objects; if they fit into one chunk, no Arrow array is built."""
+    joined = [b"".join(side) for side in sides]
     rows = len(sides[0])
-    if sum(map(len, whole)) + _END_BYTES * rows > chunk_bytes:
+    if sum(map(len, joined)) + _END_BYTES * rows > chunk_bytes:
         return append_images(log, position, chunk, table, time, RowImages(*map(binary_array, sides)), chunk_bytes)
-    there = [side for side, data in enumerate(whole) if not side or data]
-    form = struct.Struct(f"<{rows}I")
+    present = [side for side, data in enumerate(joined) if not side or data]
+    ends_format = struct.Struct(f"<{rows}I")
     body = b"".join(
-        [*(form.pack(*accumulate(map(len, sides[side]))) for side in there), *(whole[side] for side in there)]
+        [
+            *(ends_format.pack(*accumulate(map(len, sides[side]))) for side in present),
+            *(joined[side] for side in present),
+        ]
     )
-    head = _encode_header(sum(there), table, time, rows)
+    head = _encode_header(sum(present), table, time, rows)
     checksum = zlib.crc32(body, zlib.crc32(head))
     log.put(_KEY.pack(position, chunk), b"".join((head, checksum.to_bytes(4, "little"), body)), append=True)
     return chunk + 1
 
 
 def encode_chunks(table: int, time: float, images: RowImages, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The images as chunks of about so many bytes."""
+    """Yield the images as chunks of about `chunk_bytes`."""
     rows = len(images)
     sides = [_offsets_and_bytes(array) for array in (images.keys, images.before, images.after)]
     size = sum(len(data) for _, data in sides) + _END_BYTES * rows
-    each = max(1, rows * chunk_bytes // max(size, 1))
-    ends = [_chunk_ends(offsets, each) for offsets, _ in sides]
-    marks = [[*offsets[:-1:each].tolist(), int(offsets[-1])] for offsets, _ in sides]
+    chunk_rows = max(1, rows * chunk_bytes // max(size, 1))
+    ends = [_chunk_ends(offsets, chunk_rows) for offsets, _ in sides]
+    offsets_by_chunk = [[*offsets[:-1:chunk_rows].tolist(), int(offsets[-1])] for offsets, _ in sides]
     heads: dict[tuple[int, int], tuple[bytes, int]] = {}
-    for number, start in enumerate(range(0, rows, each)):
-        stop = min(start + each, rows)
-        spans = [slice(marked[number], marked[number + 1]) for marked in marks]
-        there = [side for side, span in enumerate(spans) if not side or span.start < span.stop]
-        body = [ends[side][4 * start : 4 * stop] for side in there]
-        body += [sides[side][1][spans[side]] for side in there]
-        shape = (sum(there), stop - start)  # the numbers of the sides are their flags
+    for number, start in enumerate(range(0, rows, chunk_rows)):
+        stop = min(start + chunk_rows, rows)
+        spans = [slice(offsets[number], offsets[number + 1]) for offsets in offsets_by_chunk]
+        present = [side for side, span in enumerate(spans) if not side or span.start < span.stop]
+        body = [ends[side][4 * start : 4 * stop] for side in present]
+        body += [sides[side][1][spans[side]] for side in present]
+        shape = (sum(present), stop - start)  # the numbers of the sides are their flags
         if shape not in heads:
             head = _encode_header(shape[0], table, time, shape[1])
             heads[shape] = head, zlib.crc32(head)
         head, checksum = heads[shape]
-        for part in body:
-            checksum = zlib.crc32(part, checksum)
+        for piece in body:
+            checksum = zlib.crc32(piece, checksum)
         yield b"".join((head, checksum.to_bytes(4, "little"), *body))
 
 
 def _encode_header(flags: int, table: int, time: float, rows: int) -> bytes:
-    """A header up to the checksum."""
+    """Encode a header up to the checksum."""
     head = _HEADER.pack(_VERSION, flags, 0, table, time, rows, 0)[:_CHECKSUM_OFFSET]
     return head[:2] + _header_checksum(head).to_bytes(2, "little") + head[4:]
 
 
 def _offsets_and_bytes(array: pa.BinaryArray) -> tuple[np.ndarray[Any, np.dtype[np.int32]], memoryview]:
-    """Where values begin, and the last one ends, and their bytes."""
+    """Return the offsets of the values, beginning at 0, and their bytes."""
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
     return offsets - offsets[0], value_bytes(array).data
 
 
 def _chunk_ends(offsets: np.ndarray[Any, np.dtype[np.int32]], chunk_rows: int) -> memoryview:
-    """Where values end in their chunk, if each has so many."""
+    """Return where each value ends in its chunk, if each chunk has `chunk_rows` values."""
     ends = offsets[1:]
     if chunk_rows < len(ends):
         ends = ends - np.repeat(offsets[:-1:chunk_rows], chunk_rows)[: len(ends)]
@@ -161,54 +166,54 @@ def _chunk_ends(offsets: np.ndarray[Any, np.dtype[np.int32]], chunk_rows: int) -
 
 
 def entries(log: OrderedMap, after: int, up_to: int, tables: Sequence[int]) -> Iterator[LogEntry]:
-    """The chunks of these tables in (after, upto]."""
+    """Yield the chunks of these tables in (after, up_to]."""
     return entries_between(log, (after + 1, 0), (up_to + 1, 0), tables)
 
 
 def entries_between(
     log: OrderedMap, start: ChunkPosition, stop: ChunkPosition, tables: Sequence[int]
 ) -> Iterator[LogEntry]:
-    """The chunks of these tables from one on, before another."""
-    wanted = frozenset(tables)
+    """Yield the chunks of these tables from `start` (included) to `stop` (excluded)."""
+    table_ids = frozenset(tables)
     if start >= stop:
         return
     for key, body in log.items(_KEY.pack(*start)):
-        place = _KEY.unpack(key)
-        if place >= stop:
+        chunk_position = _KEY.unpack(key)
+        if chunk_position >= stop:
             return
         version, _, check, table, time, rows, _ = _HEADER.unpack_from(body)
         if version not in (_VERSION, _VERSION_WITHOUT_CHECK):
-            raise CorruptState(f"Position {place[0]} of the change log has an unknown format.")
-        if table not in wanted:
+            raise CorruptState(f"Position {chunk_position[0]} of the change log has an unknown format.")
+        if table not in table_ids:
             if version == _VERSION and _header_checksum(body) != check:
-                raise _damage_error(place[0])
+                raise _damage_error(chunk_position[0])
         else:
-            yield LogEntry(place[0], table, time, rows, body)
+            yield LogEntry(chunk_position[0], table, time, rows, body)
 
 
 def partition_bounds(
     log: OrderedMap, after: int, up_to: int, table: int, partition: int, partition_count: int
 ) -> tuple[ChunkPosition, ChunkPosition]:
-    """Where one of `parts` shares of (after, upto] begins and ends; each has about as many chunks of the table.
+    """Return where a partition of (after, up_to] begins and ends; each has about the same number of the table's chunks.
 
-    They follow each other: what lies between two states of a key cancels only then. Of a call of many chunks the first
-    two are looked at, and how many there are is found by asking for some of the others.
+    Partitions are consecutive, because successive images of a key cancel only within one partition. A call may have
+    many chunks: only its first two are read, and the number of chunks is found by probing for others.
     """
     calls = list(_calls_of_table(log, after, up_to, table)) if partition_count > 1 else []
     ends = [0, *accumulate(chunks for _, chunks in calls)]
 
-    def edge(number: int) -> ChunkPosition:
+    def boundary(number: int) -> ChunkPosition:
         if not 0 < number < partition_count:
             return (up_to + 1 if number else after + 1, 0)
         target = ends[-1] * number // partition_count
         call = bisect_right(ends, target) - 1
         return (calls[call][0], target - ends[call]) if call < len(calls) else (up_to + 1, 0)
 
-    return edge(partition), edge(partition + 1)
+    return boundary(partition), boundary(partition + 1)
 
 
 def _calls_of_table(log: OrderedMap, after: int, up_to: int, table: int) -> Iterator[tuple[int, int]]:
-    """The calls in (after, upto] that begin with a chunk of the table, and how many chunks each has."""
+    """Yield the calls in (after, up_to] that begin with a chunk of the table, and the number of their chunks."""
     start = (after + 1, 0)
     while start < (up_to + 1, 0):
         found, start, first = log.items(_KEY.pack(*start)), (up_to + 1, 0), (-1, False)
@@ -230,21 +235,21 @@ def _calls_of_table(log: OrderedMap, after: int, up_to: int, table: int) -> Iter
 
 
 def _count_chunks(log: OrderedMap, position: int) -> int:
-    """How many chunks a call has: they are numbered from 0 on."""
-    least, beyond = 1, 2
-    while log.get(_KEY.pack(position, beyond - 1)) is not None:
-        least, beyond = beyond, 2 * beyond
-    while beyond - least > 1:
-        middle = (least + beyond) // 2
+    """Return the number of chunks of a call, which are numbered from 0."""
+    low, high = 1, 2
+    while log.get(_KEY.pack(position, high - 1)) is not None:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
         if log.get(_KEY.pack(position, middle - 1)) is not None:
-            least = middle
+            low = middle
         else:
-            beyond = middle
-    return least
+            high = middle
+    return low
 
 
 def find_changed_tables(log: OrderedMap, after: int, up_to: int) -> dict[int, ChangedTable]:
-    """The tables of the chunks in (after, upto]: from the chunks' headers alone."""
+    """Return the tables changed in (after, up_to]; only the chunks' headers are read."""
     found: dict[int, ChangedTable] = {}
     if after >= up_to:
         return found
@@ -253,18 +258,19 @@ def find_changed_tables(log: OrderedMap, after: int, up_to: int) -> dict[int, Ch
         if position > up_to:
             break
         _, _, _, table, _, rows, _ = _HEADER.unpack_from(body)
-        known = found.get(table)
-        found[table] = ChangedTable(position, rows + (known.changed_rows if known is not None else 0))
+        previous = found.get(table)
+        found[table] = ChangedTable(position, rows + (previous.changed_rows if previous is not None else 0))
     return found
 
 
 def scan_chunks(log: OrderedMap, after: int = -1) -> Iterator[tuple[int, memoryview | bytes]]:
-    """Every chunk after a position as it lies there, with its own."""
+    """Yield the position and the bytes of every chunk after a position."""
     return ((_KEY.unpack(key)[0], body) for key, body in log.items(_KEY.pack(after + 1, 0)))
 
 
 class LogSize:
-    """What a log takes, where its map does not say: what came is added up once, what went is taken off by pieces."""
+    """Measures the size of a log whose map does not know it: new entries are added once, truncated ones are subtracted
+    by buckets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -276,22 +282,22 @@ class LogSize:
             for position, body in scan_chunks(log, max(self._measured_up_to, floor)):
                 if position > head:
                     break
-                piece = position // _POSITIONS_PER_BUCKET
-                self._buckets[piece] = self._buckets.get(piece, 0) + _KEY.size + len(body)
+                bucket = position // _POSITIONS_PER_BUCKET
+                self._buckets[bucket] = self._buckets.get(bucket, 0) + _KEY.size + len(body)
             self._measured_up_to = max(self._measured_up_to, head)
             first = (floor + 1) // _POSITIONS_PER_BUCKET if floor < head else self._measured_up_to
-            self._buckets = {piece: size for piece, size in self._buckets.items() if piece >= first}
+            self._buckets = {bucket: size for bucket, size in self._buckets.items() if bucket >= first}
             return sum(self._buckets.values())
 
 
 def has_valid_checksum(body: memoryview | bytes) -> bool:
-    """Whether a chunk's checksum is right."""
+    """Return whether a chunk's checksum is right."""
     checksum = int.from_bytes(body[_CHECKSUM_OFFSET : _HEADER.size], "little")
     return zlib.crc32(body[_HEADER.size :], zlib.crc32(body[:_CHECKSUM_OFFSET])) == checksum
 
 
 def decode_entries(entries: Iterable[LogEntry]) -> Iterator[RowImages]:
-    """The images of many chunks, checked and copied out of the log, some at a time."""
+    """Yield the images of many chunks in groups, verified and copied out of the log."""
     group: list[LogEntry] = []
     size = 0
     for entry in entries:
@@ -307,18 +313,18 @@ def decode_entries(entries: Iterable[LogEntry]) -> Iterator[RowImages]:
 def read_row_images(
     log: OrderedMap, after: int, up_to: int, table: int, limit: int
 ) -> list[tuple[bytes, bytes]] | None:
-    """The rows before and after of a table's chunks in (after, upto], one by one, checked and copied; None if there are
-    more than `most`."""
+    """Return the images before and after of a table's chunks in (after, up_to], one by one, verified and copied; None
+    if there are more than `limit`."""
     found: list[tuple[bytes, bytes]] = []
-    for key, part in log.items(_KEY.pack(after + 1, 0)):
+    for key, value in log.items(_KEY.pack(after + 1, 0)):
         position = int.from_bytes(key[:8], "big")
         if position > up_to:
             break
-        body = bytes(part)
-        version, flags, check, of, _, rows, _ = _HEADER.unpack_from(body)
+        body = bytes(value)
+        version, flags, check, table_id, _, rows, _ = _HEADER.unpack_from(body)
         if version not in (_VERSION, _VERSION_WITHOUT_CHECK):
             raise CorruptState(f"Position {position} of the change log has an unknown format.")
-        if of != table:
+        if table_id != table:
             if version == _VERSION and _header_checksum(body) != check:
                 raise _damage_error(position)
             continue
@@ -329,33 +335,38 @@ def read_row_images(
         sides = 1 + (flags & _HAS_BEFORE) + flags // _HAS_AFTER
         ends = struct.unpack_from(f"<{sides * rows}I", body, _HEADER.size)
         start = _HEADER.size + 4 * sides * rows + ends[rows - 1]
-        images, place = [], rows
-        for there in (flags & _HAS_BEFORE, flags & _HAS_AFTER):
-            if not there:
+        images, index = [], rows
+        for is_present in (flags & _HAS_BEFORE, flags & _HAS_AFTER):
+            if not is_present:
                 images.append([b""] * rows)
                 continue
-            own = ends[place : place + rows]
-            images.append([body[start + low : start + high] for low, high in zip((0, *own), own, strict=False)])
-            start, place = start + own[-1], place + rows
+            side_ends = ends[index : index + rows]
+            images.append(
+                [body[start + low : start + high] for low, high in zip((0, *side_ends), side_ends, strict=False)]
+            )
+            start, index = start + side_ends[-1], index + rows
         found += zip(*images, strict=True)
     return found
 
 
 def concat_entries(entries: Sequence[LogEntry]) -> RowImages:
-    """The images of some chunks as one, checked and copied. A call of one row is a chunk too, and one of millions has
-    a chunk for every few: no array for each, and each side is copied once."""
+    """Return the images of some chunks as one, verified and copied.
+
+    A call of one row is a chunk, and a call of millions has many chunks. So no array is built for each chunk, and the
+    bytes of each side are copied once.
+    """
     ends: tuple[list[Bytes], ...] = ([], [], [])
     data: tuple[list[Bytes], ...] = ([], [], [])
     for position, _, _, rows, body in entries:
         if not has_valid_checksum(body):
             raise _damage_error(position)
-        flags, size, at = body[1], 4 * rows, _HEADER.size
-        start = at + size * (1 + (flags & _HAS_BEFORE) + flags // _HAS_AFTER)
+        flags, size, offset = body[1], 4 * rows, _HEADER.size
+        start = offset + size * (1 + (flags & _HAS_BEFORE) + flags // _HAS_AFTER)
         for kind, is_there in enumerate((True, flags & _HAS_BEFORE, flags & _HAS_AFTER)):
             if is_there:
-                ends[kind].append(body[at : at + size])
-                at += size
-                data[kind].append(body[start : (start := start + _read_end(body, at - 4)[0])])
+                ends[kind].append(body[offset : offset + size])
+                offset += size
+                data[kind].append(body[start : (start := start + _read_end(body, offset - 4)[0])])
             else:
                 ends[kind].append(bytes(size))
                 data[kind].append(b"")
@@ -364,7 +375,7 @@ def concat_entries(entries: Sequence[LogEntry]) -> RowImages:
 
 
 def _header_checksum(header: memoryview | bytes) -> int:
-    """Of a header's other fields up to the checksum."""
+    """Return the check of a header: a checksum of its other fields up to the entry's checksum."""
     return zlib.crc32(header[4:_CHECKSUM_OFFSET], zlib.crc32(header[:2])) & 0xFFFF
 
 
@@ -376,7 +387,7 @@ def _damage_error(position: int) -> CorruptState:
 
 
 def _concat_values(counts: list[int], ends: list[Bytes], data: list[Bytes]) -> pa.BinaryArray:
-    """One array of many chunks' values: each chunk's ends count from where its bytes begin."""
+    """Build one array from the values of many chunks. The ends in each chunk count from the beginning of its bytes."""
     sizes = np.fromiter(map(len, data), np.int64, len(data))
     offsets = np.zeros(sum(counts) + 1, np.int32)
     offsets[1:] = np.frombuffer(b"".join(ends), "<u4") + np.repeat(np.cumsum(sizes) - sizes, counts)
@@ -384,7 +395,7 @@ def _concat_values(counts: list[int], ends: list[Bytes], data: list[Bytes]) -> p
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
-# -- forgetting -------------------------------------------------------------------------------------------------------
+# -- truncation -------------------------------------------------------------------------------------------------------
 
 
 def truncate(log: OrderedMap, up_to: int) -> None:

@@ -1,16 +1,17 @@
 """The records of the map `meta`: their names, and how each is read and written.
 
-    format, uuid             written once, when the database is made
-    head, floor              the last position; the positions up to here are forgotten from the log (u64)
-    catalog_version, catalog the version (u64), and the catalog's head (`catalogs`)
+    format, uuid             written once, when the database is created
+    head, floor              the last position; the positions up to `floor` are deleted from the log (u64)
+    catalog_version, catalog the version (u64), and the catalog's head (`catalog_records`)
     catalog:<id>             a table or view of the catalog (the id as u64)
     batch_number             the number (u64) of the published batch
-    batch, batch_basis       its record, in two parts (`batches`)
+    batch, batch_basis       its record, in two parts (`batch_record`)
     hold:<name>              a hold on the log
-    note:<name>              what the maintainer wants others to see
-    long:<table id>          of LMDB alone: `lmdb/rows.py`
+    note:<name>              a note of the maintainer
+    long:<table id>          only LMDB: `lmdb/table_rows.py`
 
-Whole records are JSON behind a checksum (crc32, u32 big-endian). Numbers are apart, so that looking for news is cheap.
+Whole records are JSON behind a checksum (crc32, u32 big-endian). Numbers are separate records, so that polling for
+changes is cheap.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def put_counter(meta: OrderedMap, name: bytes, number: int) -> None:
 
 
 def renew_uuid(meta: OrderedMap) -> str:
-    """Another uuid; holds go with the one before, whose tokens nobody can use any more."""
+    """Replace the uuid. All holds are deleted: they belong to tokens of the old uuid, which are no longer accepted."""
     for hold in read_holds(meta, 0.0):
         delete_hold(meta, hold.name)
     name = uuid.uuid4().hex
@@ -63,7 +64,7 @@ def catalog_version(meta: OrderedMap) -> int:
 
 
 class _MetaCatalogRecords:
-    """The catalog's records as a state shows them (`catalogs.Kept`)."""
+    """The catalog's records in a state (`catalog_records.CatalogRecords`)."""
 
     def __init__(self, meta: OrderedMap) -> None:
         self._meta = meta
@@ -79,16 +80,16 @@ class _MetaCatalogRecords:
 
 
 def read_catalog(meta: OrderedMap, cached: Catalog | None = None) -> Catalog:
-    """The catalog; only what has changed since the `known` one is read."""
+    """Return the catalog; only entries that have changed since the `cached` catalog are read."""
     return catalog_records.read_catalog(_MetaCatalogRecords(meta), cached or Catalog())
 
 
 def change_catalog(meta: OrderedMap, change: Callable[[Catalog], Catalog], cached: Catalog | None = None) -> Catalog:
-    """Replace the catalog by `change(current)`: what differs is written."""
-    changed, written = catalog_records.apply_change(_MetaCatalogRecords(meta), cached or Catalog(), change)
-    if written is not None:
-        _put_record(meta, _CATALOG, written.head)
-        for number, data in written.definitions.items():
+    """Replace the catalog by `change(current)`, writing only the records that differ."""
+    changed, difference = catalog_records.apply_change(_MetaCatalogRecords(meta), cached or Catalog(), change)
+    if difference is not None:
+        _put_record(meta, _CATALOG, difference.head)
+        for number, data in difference.definitions.items():
             name = _DEFINITION + number.to_bytes(8, "big")
             if data is None:
                 meta.delete(name)
@@ -110,9 +111,9 @@ def delete_hold(meta: OrderedMap, name: str) -> None:
 
 
 def read_holds(meta: OrderedMap, now: float) -> list[LogHold]:
-    """The holds that have not expired."""
-    known = (LogHold(**data) for data in _read_with_prefix(meta, _HOLD))
-    return [hold for hold in known if hold.expiry is None or hold.expiry > now]
+    """Return the holds that have not expired."""
+    holds = (LogHold(**data) for data in _read_with_prefix(meta, _HOLD))
+    return [hold for hold in holds if hold.expiry is None or hold.expiry > now]
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def read_record(meta: OrderedMap, name: bytes) -> Any:
 
 
 def _read_with_prefix(meta: OrderedMap, prefix: bytes) -> Iterator[Any]:
-    """The records whose names begin so, in order."""
+    """Yield the records whose names begin with a prefix, in order."""
     for key, value in meta.items(prefix):
         if not bytes(key).startswith(prefix):
             return

@@ -1,12 +1,13 @@
-"""Synchronous views in a store over an ordered map: in the transaction of each write, and how one comes to be.
+"""Synchronous views in a store over an ordered map: maintenance in each write's transaction, and their initial load.
 
-A new view's rows are worked out beside the writers, as of the published batch, and written while no catalog lists it;
-what was written meanwhile follows from the log, in a transaction of its own or in the one that lists the view:
+The rows of a new view are computed as of the published batch, while writers continue, and written before any catalog
+lists the view. The changes since then are applied from the log, in a transaction of their own or in the one that lists
+the view:
 
-    load at cut ──▶ rows, shelves ──▶ log up to the batch's cut ──▶ log up to the head, told in the log, and the catalog
+    load at cut ──▶ rows, keyed state ──▶ log up to the batch's cut ──▶ log up to the head, logged, and the catalog
 
-What follows the batch's cut is in the log as what that one call did to the view: a snapshot of the batch takes it back,
-as it takes back the tables' own rows.
+The changes after the batch's cut are logged as this call's changes to the view, so a snapshot of the batch undoes them
+as it undoes the changes of base tables.
 """
 
 from __future__ import annotations
@@ -33,38 +34,40 @@ from viewkeeper.store.ordered.row_images import RowImages, binary_array, drop_em
 from viewkeeper.store.ordered.write_call import WriteCall, encode_change_rows
 
 _MAX_ROW_SUMS = 1_500
-"""Changed rows of a call that go through a view of sums one by one: more are added up column by column."""
+"""Changed rows of a call up to which a view of sums is maintained row at a time; above, it is vectorised."""
 _MAX_ROWS_ONE_BY_ONE = 512
-"""Those that go through any other view: a statement costs as much."""
+"""Changed rows up to which other views are maintained row at a time; above, a statement costs less."""
 _IMAGE_SIDES = attrgetter("before"), attrgetter("after")
 
 
 def synchronous_table_ids(views: Sequence[View]) -> list[int]:
-    """Of the tables that a write changes beside its own."""
+    """Return the ids of the tables that a write changes in addition to its own: the views and their keyed state."""
     return [
         n for v in views if v.synchronous_state is not None for n in (v.table.id, *v.synchronous_state.state_table_ids)
     ]
 
 
 class CarriedState:
-    """What one write call of a store leaves at hand for the next: it is still true if nobody has written between them,
-    which the log's head tells."""
+    """State that the observer carries from one write call of a store to the next.
+
+    It is valid only if no other write has happened in between, which the log's head shows.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[int, dict[int, Any]] = (-1, {})
 
     def take(self, head: int) -> dict[int, Any]:
-        """By view, for a call that begins at this head. A call that fails leaves nothing."""
-        (position, at_hand), self._last = self._last, (-1, {})
-        return at_hand if position == head else {}
+        """Return the state, by view, for a call that begins at this head. A call that fails leaves no state."""
+        (position, carried_state), self._last = self._last, (-1, {})
+        return carried_state if position == head else {}
 
     def put(self, position: int, carried_state: dict[int, Any]) -> None:
-        """By a call that is committed, at its position."""
+        """Keep the state of a committed call, with the call's position."""
         self._last = (position, carried_state)
 
 
 class WriteCallReads:
-    """What a write call sees."""
+    """The reads of a write observer in one write call (`WriteReads` and `RowReads`)."""
 
     def __init__(self, state: State, carried_state: MutableMapping[int, Any] | None = None) -> None:
         self._state = state
@@ -94,31 +97,33 @@ def run_write_observer(
     pieces: Sequence[RowImages],
     carried_state: MutableMapping[int, Any],
 ) -> None:
-    """What a write call did to a table, for the views that are kept in its writes."""
-    now = catalog.tables_by_id[table.id]
-    changed, lying = sum(map(len, pieces)), WriteCallReads(call.state, carried_state)
+    """Maintain the synchronous views of a table after a write call has changed it."""
+    stored_table = catalog.tables_by_id[table.id]
+    changed, reads = sum(map(len, pieces)), WriteCallReads(call.state, carried_state)
     for view in catalog.synchronous_views.get(table.id, ()):
         if changed <= _MAX_ROW_SUMS:
             before, after = ([row for piece in pieces for row in side(piece).to_pylist()] for side in _IMAGE_SIDES)
             if (
-                rewritten := write_observer().apply_row_sums(catalog, view, table.id, before, after, lying)
+                rewritten := write_observer().apply_row_sums(catalog, view, table.id, before, after, reads)
             ) is not None:
                 for rows in rewritten:
                     _rewrite_rows(call, view, *rows)
                 continue
         carried_state.pop(view.table.id, None)
         if changed > _MAX_ROW_SUMS:
-            both = partial(_weighted_images, now.internal, pieces)
-            if (found := write_observer().apply_vector_sums(catalog, view, table.id, both, lying)) is not None:
+            weighted_images = partial(_weighted_images, stored_table.internal, pieces)
+            if (
+                found := write_observer().apply_vector_sums(catalog, view, table.id, weighted_images, reads)
+            ) is not None:
                 for changes in found:
                     _apply_encoded(call, view, *changes)
                 continue
         if changed <= _MAX_ROWS_ONE_BY_ONE:
-            images = [both for piece in pieces for both in _image_pairs(piece)]
-            if (made := write_observer().apply_rows(catalog, view, table.id, images, lying)) is not None:
-                _apply_row_changes(call, view, made)
+            images = [pair for piece in pieces for pair in _image_pairs(piece)]
+            if (row_changes := write_observer().apply_rows(catalog, view, table.id, images, reads)) is not None:
+                _apply_row_changes(call, view, row_changes)
                 continue
-        delta = net_delta(now.internal, pieces, list(write_observer().columns(catalog, view, table.id)))
+        delta = net_delta(stored_table.internal, pieces, list(write_observer().columns(catalog, view, table.id)))
         if delta.num_rows:
             _apply_view_changes(
                 call, view, write_observer().apply_deltas(catalog, view, {table.id: delta}, WriteCallReads(call.state))
@@ -127,17 +132,17 @@ def run_write_observer(
 
 
 def _weighted_images(table: Table, pieces: Sequence[RowImages], columns: Sequence[str]) -> pa.Table:
-    """The rows before with weight −1, and those after with +1."""
-    gone = [drop_empty(images.before) for images in pieces]
-    come = [drop_empty(images.after) for images in pieces]
-    weights = np.repeat(np.array([-1, 1]), [sum(map(len, gone)), sum(map(len, come))])
-    return decode_rows(table, pa.concat_arrays([*gone, *come]), columns).append_column(WEIGHT, pa.array(weights))
+    """Return the before-images as rows with weight −1, and the after-images with +1."""
+    before = [drop_empty(images.before) for images in pieces]
+    after = [drop_empty(images.after) for images in pieces]
+    weights = np.repeat(np.array([-1, 1]), [sum(map(len, before)), sum(map(len, after))])
+    return decode_rows(table, pa.concat_arrays([*before, *after]), columns).append_column(WEIGHT, pa.array(weights))
 
 
 def _rewrite_rows(
     call: WriteCall, view: View, table: Table, keys: list[bytes], before: list[bytes], after: list[bytes]
 ) -> None:
-    """Rows whose state before is known; those that are as they were are passed over."""
+    """Write rows whose before-images are known; unchanged rows are skipped."""
     changed = list(map(ne, before, after))
     if not all(changed):
         keys, before, after = (list(compress(side, changed)) for side in (keys, before, after))
@@ -152,7 +157,7 @@ def _image_pairs(images: RowImages) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _apply_row_changes(call: WriteCall, view: View, changes: Sequence[tuple[Table, bytes, bytes]]) -> None:
-    """The same for few rows, each by itself."""
+    """Write single rows, grouped by table."""
     by_table: dict[int, tuple[Table, dict[bytes, bytes]]] = {}
     for table, key, after in changes:
         by_table.setdefault(table.id, (table, {}))[1][key] = after
@@ -167,7 +172,7 @@ def _apply_encoded(call: WriteCall, view: View, table: Table, keys: pa.BinaryArr
 
 
 def _apply_view_changes(call: WriteCall, view: View, changes: Sequence[ViewChange], *, is_logged: bool = True) -> None:
-    """The view's own rows are told in the log; its state is nobody's business."""
+    """Write the changes of a view and its keyed state. Only the view's own rows are logged; its state is private."""
     for change in changes:
         for keys, after in encode_change_rows(change.table, change.puts, change.deletes):
             images = call.state.rows(change.table.id).apply(change.table, keys, after)
@@ -176,14 +181,14 @@ def _apply_view_changes(call: WriteCall, view: View, changes: Sequence[ViewChang
 
 
 class SynchronousViewLoader:
-    """How a view becomes synchronous."""
+    """Loads a view that becomes synchronous."""
 
     def __init__(self, handle: StoreHandle, catalog_store: OrderedCatalogStore) -> None:
         self._handle = handle
         self._catalog_store = catalog_store
 
     def load(self, view: View, changes: Sequence[ViewChange]) -> None:
-        """Write the first rows of a view that no catalog lists as synchronous yet, in place of what is there."""
+        """Write the initial rows of a view that no catalog lists as synchronous yet, replacing its existing rows."""
         with self._handle.write(synchronous_table_ids([view])) as state:
             for number in synchronous_table_ids([view]):
                 state.rows(number).clear()
@@ -192,28 +197,32 @@ class SynchronousViewLoader:
     def catch_up(
         self, view: View, after: int, publish: Callable[[Catalog, int], Catalog] | None = None
     ) -> tuple[int, bool]:
-        """Bring such a view from a position to that of the published batch, or, if it is there, to the head: then it is
-        listed, by `publish` with the call's position. Where it is now, and whether it is listed."""
+        """Apply the changes in the log after a position to a synchronous view.
+
+        The view is brought to the cut of the published batch; if it is there already, it is brought to the head, and
+        `publish` adds it to the catalog with the call's position. Return the view's position and whether the catalog
+        lists it.
+        """
         with self._handle.write(synchronous_table_ids([view])) as state:
             catalog, call = self._catalog_store.catalog_at(state), WriteCall(state)
             self._handle.check_log_retained(state, after)
             batch = batch_record.read_batch(state.meta)
-            # It may be beyond the batch: one that is the first was published while the view was loaded.
-            ends = publish is not None and (batch is None or batch.cut <= after)
-            upto = call.head if ends or batch is None else max(batch.cut, after)
+            # The view may be beyond the batch: the first batch may have been published while the view was loaded.
+            is_final = publish is not None and (batch is None or batch.cut <= after)
+            up_to = call.head if is_final or batch is None else max(batch.cut, after)
             deltas = {}
             for table in (
-                view.synchronous_state.table_ids if view.synchronous_state is not None and upto > after else ()
+                view.synchronous_state.table_ids if view.synchronous_state is not None and up_to > after else ()
             ):
-                pieces = list(log_format.decode_entries(log_format.entries(state.log, after, upto, [table])))
-                wanted = list(write_observer().columns(catalog, view, table))
-                deltas[table] = net_delta(catalog.tables_by_id[table].internal, pieces, wanted)
+                pieces = list(log_format.decode_entries(log_format.entries(state.log, after, up_to, [table])))
+                names = list(write_observer().columns(catalog, view, table))
+                deltas[table] = net_delta(catalog.tables_by_id[table].internal, pieces, names)
             if any(delta.num_rows for delta in deltas.values()):
                 changes = write_observer().apply_deltas(catalog, view, deltas, WriteCallReads(state))
-                _apply_view_changes(call, view, changes, is_logged=ends and batch is not None)
-            if not ends or publish is None:
-                return upto, False
+                _apply_view_changes(call, view, changes, is_logged=is_final and batch is not None)
+            if not is_final or publish is None:
+                return up_to, False
             position = call.finish(always=True).position
-            metadata.change_catalog(state.meta, lambda now: publish(now, position), self._catalog_store.cached)
+            metadata.change_catalog(state.meta, lambda current: publish(current, position), self._catalog_store.cached)
             failpoints.hit("view.kept")
         return position, True

@@ -1,12 +1,12 @@
-"""One state of the database that stays readable.
+"""A snapshot: one state of the database that stays readable.
 
-It shows tables, views, log, catalog and batch record as they were when it was taken, so nothing has to be
-held or copied. Views are those of its batch already. A base table may be ahead of the batch's cut; what the log says
-came after the cut is undone, and the log is part of the same state:
+It shows tables, views, log, catalog and batch record as they were when it was opened, so nothing has to be held or
+copied. Views are in the state of its batch already. A base table may be ahead of the batch's cut; the changes that the
+log lists after the cut are undone, and the log is part of the same state:
 
     rows at the cut = rows now, without the keys that changed after the cut, plus the first before-image of each
 
-The price: pages of this state are not used again while it is open, so whoever opens one must close it soon.
+The cost: the map cannot reuse pages of this state while the snapshot is open, so the caller must close it soon.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from viewkeeper.store.ordered.row_images import (
 )
 
 _MAX_LOG_ROWS = 1_000
-"""Rows of the log that are handed out one by one."""
+"""Maximum number of changed rows that `row_images` returns."""
 
 
 class OrderedSnapshot(StoreSnapshot):
-    """May be used from any thread; reads take turns."""
+    """A snapshot of an ordered map. Thread-safe; reads are serialized."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OrderedSnapshot(StoreSnapshot):
         owned(self, "The snapshot was taken")
         self._lock = threading.RLock()
         self._unchanged_spans = {} if unchanged_spans is None else unchanged_spans
-        """By table, two positions: others saw that nothing was written to it after the first, up to the second."""
+        """For each table two positions between which no write to it was found; shared by the snapshots of a store."""
         self._undo_cache: dict[int, RowImages] = {}
         self._state: MapSnapshot | None = database.open_snapshot()
         try:
@@ -72,13 +72,17 @@ class OrderedSnapshot(StoreSnapshot):
             raise
 
     def get(self, table: Table, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        name = encode_whole_key(table, key)
+        encoded_key = encode_whole_key(table, key)
         with self._lock, self._require_open().translate_errors():
             state = self._require_open()
-            undone = self._undo_images(table)
-            place = pc.index(undone.keys, pa.scalar(name, pa.binary())).as_py() if len(undone) else -1
+            undo_images = self._undo_images(table)
+            index = pc.index(undo_images.keys, pa.scalar(encoded_key, pa.binary())).as_py() if len(undo_images) else -1
             table = self.catalog.readable_version(table)
-            value = undone.before[place].as_py() or None if place >= 0 else state.rows(table.storage_id).find(name)
+            value = (
+                undo_images.before[index].as_py() or None
+                if index >= 0
+                else state.rows(table.storage_id).find(encoded_key)
+            )
             return None if value is None else decode_row(table, value)
 
     def scan(
@@ -91,16 +95,16 @@ class OrderedSnapshot(StoreSnapshot):
         limit: int | None = None,
         at_cut: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        wanted = column_names(table, columns)
+        names = column_names(table, columns)
         start, stop = restrict_to_prefix(table, start, stop)
         with self._lock, self._require_open().translate_errors():
             table = self.catalog.readable_version(table)
-            undone = filter_key_range(self._undo_images(table), start, stop) if at_cut else NO_IMAGES
-            if len(undone):
-                found = self._scan_at_cut(table, undone, start, stop).select(wanted)
+            undo_images = filter_key_range(self._undo_images(table), start, stop) if at_cut else NO_IMAGES
+            if len(undo_images):
+                found = self._scan_at_cut(table, undo_images, start, stop).select(names)
                 yield from (found if limit is None else found.slice(0, limit)).to_batches()
                 return
-        yield from self._scan(table, start, stop, limit, wanted)
+        yield from self._scan(table, start, stop, limit, names)
 
     def size(self, table: Table, start: bytes | None, stop: bytes | None, limit: int) -> int:
         start, stop = restrict_to_prefix(table, start, stop)
@@ -110,28 +114,28 @@ class OrderedSnapshot(StoreSnapshot):
     def find(
         self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None, *, at_cut: bool = True
     ) -> pa.Table:
-        wanted = column_names(table, columns)
-        names = encode_keys(table, keys)
+        column_list = column_names(table, columns)
+        encoded_keys = encode_keys(table, keys)
         with self._lock, self._require_open().translate_errors():
             state = self._require_open()
-            undone = self._undo_images(table) if at_cut else NO_IMAGES
-            before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
-            names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
+            undo_images = self._undo_images(table) if at_cut else NO_IMAGES
+            before = undo_images.before.filter(pc.is_in(undo_images.keys, value_set=encoded_keys))
+            encoded_keys = encoded_keys.filter(pc.invert(pc.is_in(encoded_keys, value_set=undo_images.keys)))
             table = self.catalog.readable_version(table)
-            found = state.rows(table.storage_id).find_rows(names)
-            return decode_rows(table, pa.concat_arrays([found, drop_empty(before)]), wanted)
+            found = state.rows(table.storage_id).find_rows(encoded_keys)
+            return decode_rows(table, pa.concat_arrays([found, drop_empty(before)]), column_list)
 
     def changed_since_cut(self, table: Table) -> ChangedKeys | None:
         with self._lock, self._require_open().translate_errors():
-            undone = self._undo_images(table)
-            if not len(undone):
+            undo_images = self._undo_images(table)
+            if not len(undo_images):
                 return None
             table = self.catalog.readable_version(table)
-            now = decode_rows(table, self._require_open().rows(table.storage_id).find_rows(undone.keys))
-            # A key that is neither in the table now nor was at the cut is in no index either.
+            current = decode_rows(table, self._require_open().rows(table.storage_id).find_rows(undo_images.keys))
+            # A key that neither is in the table now nor was at the cut is in no index either.
             names = [c.name for c in table.key_columns]
-            keys = [decode_rows(table, drop_empty(undone.before), names), now.select(names)]
-            return ChangedKeys(pa.concat_tables(keys).combine_chunks(), now)
+            keys = [decode_rows(table, drop_empty(undo_images.before), names), current.select(names)]
+            return ChangedKeys(pa.concat_tables(keys).combine_chunks(), current)
 
     def row_images(self, table: Table, after: int) -> list[tuple[bytes, bytes]] | None:
         with self._lock, self._require_open().translate_errors():
@@ -162,7 +166,7 @@ class OrderedSnapshot(StoreSnapshot):
         with self._lock:
             values = self._require_open().rows(table.storage_id).scan(start, stop, limit)
         while True:
-            # The state may be closed between two batches, whose cursor then is not to be touched.
+            # The snapshot may be closed between two batches; then its cursor must not be used.
             with self._lock, self._require_open().translate_errors():
                 found = next(values, None)
             if found is None:
@@ -170,23 +174,24 @@ class OrderedSnapshot(StoreSnapshot):
             yield from decode_rows(table, found, columns).to_batches()
 
     def _scan_at_cut(self, table: Table, undo_images: RowImages, start: bytes | None, stop: bytes | None) -> pa.Table:
-        """A key range with what came after the cut taken back, in key order."""
-        now = pa.Table.from_batches(list(self._scan(table, start, stop, None)), table.arrow)
-        kept = now.filter(pc.invert(pc.is_in(encode_keys(table, now), value_set=undo_images.keys)))
+        """Return a key range in key order, with the changes after the cut undone."""
+        current = pa.Table.from_batches(list(self._scan(table, start, stop, None)), table.arrow)
+        unchanged = current.filter(pc.invert(pc.is_in(encode_keys(table, current), value_set=undo_images.keys)))
         before = decode_rows(table, drop_empty(undo_images.before))
-        found = pa.concat_tables([kept, before]).combine_chunks()
+        found = pa.concat_tables([unchanged, before]).combine_chunks()
         return found.take(pc.sort_indices(encode_keys(table, found)))
 
     def _undo_images(self, table: Table) -> RowImages:
-        """The keys that changed after the cut, each with its row at the cut (empty: there was none)."""
+        """Return the keys that changed after the cut, each with its row at the cut (empty: none)."""
         if not table.is_changed_by_writes or self.batch.cut >= self.head:
             return NO_IMAGES
         found = self._undo_cache.get(table.id)
         if found is None:
-            # What commits wrote to views lies there too, and is passed over: at most once.
+            # Log entries of commits to views are in this range, too; `_unchanged_spans` avoids reading them more than
+            # once.
             cut = self.batch.cut
-            since, upto = self._unchanged_spans.get(table.id, (cut, cut))
-            after = max(cut, upto) if since <= cut else cut
+            since, until = self._unchanged_spans.get(table.id, (cut, cut))
+            after = max(cut, until) if since <= cut else cut
             pieces = list(
                 log_format.decode_entries(log_format.entries(self._require_open().log, after, self.head, [table.id]))
             )

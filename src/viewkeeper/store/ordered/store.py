@@ -1,4 +1,4 @@
-"""OrderedStore: the contract over an ordered map, made of its parts."""
+"""OrderedStore: the store contract over an ordered map."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class OrderedStore(DelegatingStore):
     capabilities = CAPABILITIES
 
     def __init__(self, database: Database, mode: str) -> None:
-        self._handle = opened = StoreHandle(database, mode)
-        self.url = opened.url
+        self._handle = handle = StoreHandle(database, mode)
+        self.url = handle.url
         self.uuid = database.uuid
         self.state_path = str(database.path / "state")
-        self.catalog_store = known = OrderedCatalogStore(opened)
-        self.lease_store = leasing = FileLeaseStore(opened)
-        self.table_store = OrderedTables(opened, known)
-        self.changelog = OrderedChangeLog(opened, known)
-        self.batch_commits = OrderedCommits(opened, known, leasing)
-        self.mailbox = FileMailbox(opened.path)
-        owned(self, opened.fork_description)
+        self.catalog_store = catalog_store = OrderedCatalogStore(handle)
+        self.lease_store = lease_store = FileLeaseStore(handle)
+        self.table_store = OrderedTables(handle, catalog_store)
+        self.changelog = OrderedChangeLog(handle, catalog_store)
+        self.batch_commits = OrderedCommits(handle, catalog_store, lease_store)
+        self.mailbox = FileMailbox(handle.path)
+        owned(self, handle.fork_description)
         if mode == "w":
             database.free_dropped_tables()
 

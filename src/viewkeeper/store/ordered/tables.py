@@ -1,4 +1,4 @@
-"""The rows of a store over an ordered map: written with their log entries, read at one state."""
+"""The table store over an ordered map: rows are written together with their log entries and read in one state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CAPABILITIES = Capabilities(
 
 
 class OrderedTables(TableStore):
-    """A write call is one transaction; a scan sees one state."""
+    """Writes and reads table rows. A write call is one transaction; a scan reads one state."""
 
     capabilities = CAPABILITIES
 
@@ -56,7 +56,7 @@ class OrderedTables(TableStore):
         self._synchronous_loader = SynchronousViewLoader(handle, catalog_store)
         self._carried_state = CarriedState()
         self._snapshot_batch: Batch | None = None
-        """The last one that was pinned: its record is long, and is the same for its number."""
+        """Batch of the last snapshot, reused for snapshots of the same number, because its record is long."""
         self._unchanged_spans: dict[int, tuple[int, int]] = {}
 
     def drop_rows(self, table: Table) -> None:
@@ -74,11 +74,11 @@ class OrderedTables(TableStore):
     def _write(
         self, table: Table, puts: pa.Table, deletes: pa.Table, write_marker: tuple[str, int] | None
     ) -> WriteResult:
-        largest = self._handle.require_writable().max_call_bytes
-        if puts.nbytes + deletes.nbytes > largest:
+        max_bytes = self._handle.require_writable().max_call_bytes
+        if puts.nbytes + deletes.nbytes > max_bytes:
             raise TooLarge(
                 f"A write call to {table.name} has {(puts.nbytes + deletes.nbytes) / 1e9:.1f} GB,"
-                f" {largest / 1e9:.0f} GB is the limit.",
+                f" {max_bytes / 1e9:.0f} GB is the limit.",
                 hint="Write it in several calls: each is a transaction.",
             )
         slices = encode_change_rows(table, puts, deletes)
@@ -86,10 +86,10 @@ class OrderedTables(TableStore):
         failpoints.hit("write.before")
         with self._observed_transaction(table, puts.nbytes) as (state, catalog):
             call = WriteCall(state, puts.nbytes)
-            at_hand = self._carried_state.take(call.head)
+            carried_state = self._carried_state.take(call.head)
             if write_marker is not None:
-                noted = metadata.read_note(state.meta, write_marker[0])
-                if noted is not None and noted["number"] >= write_marker[1]:
+                note = metadata.read_note(state.meta, write_marker[0])
+                if note is not None and note["number"] >= write_marker[1]:
                     return call.finish()
                 metadata.put_note(state.meta, write_marker[0], {"number": write_marker[1]})
             pieces = []
@@ -101,29 +101,29 @@ class OrderedTables(TableStore):
             failpoints.hit("write.middle")
             changed = call.changed_rows
             if pieces:
-                run_write_observer(call, catalog, table, pieces, at_hand)
+                run_write_observer(call, catalog, table, pieces, carried_state)
             written = replace(call.finish(), changed_rows=changed)
-        self._carried_state.put(written.position, at_hand)
+        self._carried_state.put(written.position, carried_state)
         return written
 
     @contextmanager
     def _observed_transaction(self, table: Table, size: int = 0) -> Iterator[tuple[State, Catalog]]:
-        """A transaction over a table and all that is kept in its writes, and the catalog as it is in there."""
+        """Open a transaction over a table and its synchronous views, and return the catalog of that transaction."""
         while True:
-            kept = synchronous_table_ids(self._catalog_store.cached.synchronous_views.get(table.id, ()))
+            view_tables = synchronous_table_ids(self._catalog_store.cached.synchronous_views.get(table.id, ()))
             with ExitStack() as stack:
-                state = stack.enter_context(self._handle.write([table.id, *kept], size))
+                state = stack.enter_context(self._handle.write([table.id, *view_tables], size))
                 catalog = self._catalog_store.catalog_at(state)
-                if not set(synchronous_table_ids(catalog.synchronous_views.get(table.id, ()))) <= set(kept):
-                    continue  # nothing is written yet; handles are opened before a transaction
+                if not set(synchronous_table_ids(catalog.synchronous_views.get(table.id, ()))) <= set(view_tables):
+                    continue  # nothing is written yet; table handles must be opened before a transaction
                 yield state, catalog
                 return
 
     def update(self, table: Table, key: pa.Table, columns: pa.Table) -> WriteResult:
         self._handle.require_writable()
         names = column_names(table, columns.column_names)
-        keyed = {column.name for column in table.key_columns}
-        if fixed := [name for name in names if name in keyed]:
+        key_names = {column.name for column in table.key_columns}
+        if fixed := [name for name in names if name in key_names]:
             raise BadValue(
                 f"Column {fixed[0]} is in the key of {table.name} and cannot be updated.",
                 hint="Delete the row and put a new one.",
@@ -131,10 +131,10 @@ class OrderedTables(TableStore):
         new = dict(zip(names, convert_rows(table, columns.rename_columns(names), names).columns, strict=True))
         keys = encode_keys(table, convert_rows(table, key, [column.name for column in table.key_columns]))
         with self._observed_transaction(table) as (state, catalog):
-            # As it is now: a column that another process has just added keeps its value.
+            # Use the current definition: a column that another process has just added keeps its value.
             table = catalog.tables_by_id.get(table.id, table)
-            there = state.rows(table.id)
-            old = [there.find(name) for name in keys.to_pylist()]
+            rows = state.rows(table.id)
+            old = [rows.find(name) for name in keys.to_pylist()]
             if None in old:
                 raise RowAbsent(
                     f"{table.name} has no row with key {key.slice(old.index(None), 1).to_pylist()[0]}.",
@@ -145,12 +145,12 @@ class OrderedTables(TableStore):
             after = encode_rows(table, row)
             check_sizes(table, row, keys, after)
             call = WriteCall(state)
-            at_hand = self._carried_state.take(call.head)
+            carried_state = self._carried_state.take(call.head)
             images = call.apply(table, keys, after)
             if table.id in catalog.synchronous_views:
-                run_write_observer(call, catalog, table, [images], at_hand)
+                run_write_observer(call, catalog, table, [images], carried_state)
             written = call.finish()
-        self._carried_state.put(written.position, at_hand)
+        self._carried_state.put(written.position, carried_state)
         return written
 
     def load_synchronous_view(self, view: View, changes: Sequence[ViewChange]) -> None:
@@ -173,12 +173,12 @@ class OrderedTables(TableStore):
             return decode_row(self._catalog_store.catalog().readable_version(table), value)
 
     def get_rows(self, table: Table, keys: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
-        wanted = column_names(table, columns)
-        names = encode_keys(table, convert_rows(table, keys, [column.name for column in table.key_columns]))
+        column_list = column_names(table, columns)
+        encoded_keys = encode_keys(table, convert_rows(table, keys, [column.name for column in table.key_columns]))
         with self._handle.read([table.storage_id]) as state:
             table = self._catalog_store.catalog_at(state).readable_version(table)
-            found = state.rows(table.storage_id).find_rows(names)
-        return decode_rows(table, found, wanted)
+            found = state.rows(table.storage_id).find_rows(encoded_keys)
+        return decode_rows(table, found, column_list)
 
     def scan(
         self,
@@ -199,7 +199,7 @@ class OrderedTables(TableStore):
             table = self._catalog_store.catalog_at(state).readable_version(table)
             for values in state.rows(table.storage_id).scan(start, stop, limit):
                 yield from decode_rows(table, values, columns).to_batches()
-                self._handle.require_open()  # it may have been closed since, or inherited
+                self._handle.require_open()  # the store may have been closed or forked meanwhile
 
     def scan_at(
         self, table: Table, columns: Sequence[str], cut: int, *, start: bytes | None = None, stop: bytes | None = None
@@ -210,35 +210,35 @@ class OrderedTables(TableStore):
     def _scan_at(
         self, table: Table, columns: list[str], cut: int, start: bytes | None, stop: bytes | None
     ) -> Iterator[pa.RecordBatch]:
-        # One state shows the rows and the log alike: what the log says came after the cut is undone.
+        # Rows and log belong to one state: the changes that the log lists after the cut are undone.
         with self._handle.read([table.storage_id]) as state:
             self._handle.check_log_retained(state, cut)
             table = self._catalog_store.catalog_at(state).readable_version(table)
             head = metadata.read_counter(state.meta, metadata.HEAD)
             later = log_format.entries(state.log, cut, head, [table.storage_id])
-            undone = [
+            undo_deltas = [
                 images_to_delta(table, filter_key_range(images, start, stop), columns, -1)
                 for images in log_format.decode_entries(later)
             ]
             for values in state.rows(table.storage_id).scan(start, stop, None):
                 yield from with_weight(decode_rows(table, values, columns), 1).to_batches()
                 self._handle.require_open()
-        for part in undone:
-            yield from part.to_batches()
+        for delta in undo_deltas:
+            yield from delta.to_batches()
 
     def find_at(self, table: Table, keys: pa.Table, columns: Sequence[str], cut: int) -> pa.Table:
-        wanted = column_names(table, columns)
-        names = encode_keys(table, convert_rows(table, keys, [column.name for column in table.key_columns]))
+        column_list = column_names(table, columns)
+        encoded_keys = encode_keys(table, convert_rows(table, keys, [column.name for column in table.key_columns]))
         with self._handle.read([table.storage_id]) as state:
             self._handle.check_log_retained(state, cut)
             table = self._catalog_store.catalog_at(state).readable_version(table)
             head = metadata.read_counter(state.meta, metadata.HEAD)
             later = list(log_format.decode_entries(log_format.entries(state.log, cut, head, [table.storage_id])))
-            undone = first_image_by_key(concat_images(later)) if later else NO_IMAGES
-            before = undone.before.filter(pc.is_in(undone.keys, value_set=names))
-            names = names.filter(pc.invert(pc.is_in(names, value_set=undone.keys)))
-            found = state.rows(table.storage_id).find_rows(names)
-        return decode_rows(table, pa.concat_arrays([found, drop_empty(before)]), wanted)
+            undo_images = first_image_by_key(concat_images(later)) if later else NO_IMAGES
+            before = undo_images.before.filter(pc.is_in(undo_images.keys, value_set=encoded_keys))
+            encoded_keys = encoded_keys.filter(pc.invert(pc.is_in(encoded_keys, value_set=undo_images.keys)))
+            found = state.rows(table.storage_id).find_rows(encoded_keys)
+        return decode_rows(table, pa.concat_arrays([found, drop_empty(before)]), column_list)
 
     def split_points(self, table: Table, range_count: int) -> list[bytes]:
         if range_count < 2:
@@ -256,8 +256,8 @@ class OrderedTables(TableStore):
             )
 
     def open_snapshot(self) -> OrderedSnapshot:
-        found = OrderedSnapshot(
+        snapshot = OrderedSnapshot(
             self._handle.require_open(), self._catalog_store.cached, self._snapshot_batch, self._unchanged_spans
         )
-        self._snapshot_batch = found.batch if found.batch.number else None
-        return found
+        self._snapshot_batch = snapshot.batch if snapshot.batch.number else None
+        return snapshot

@@ -1,8 +1,8 @@
-"""The reusable redo: how a batch becomes visible whole in a store that changes only single rows atomically.
+"""The redo protocol: makes a batch visible atomically in a store that changes only single rows atomically.
 
-    files.py   the redo of a batch: everything that its commit will write, as one durable file
-    steps.py   claim, write, publish, over one record that is replaced by comparing it first
-    streams.py what batches did to views that are not stored, as files that the record lists
+    redo_file.py    the redo file of a batch: all writes of its commit, as one durable file
+    claim.py        claim, write, publish, over one record that is replaced by compare-and-set
+    delta_files.py  the deltas of views that are not stored, as files that the record lists
 
-`hbase/commit.py` says what is HBase's about it: the cells, and the row that holds the record.
+The HBase store adds the cells and the row that holds the record.
 """

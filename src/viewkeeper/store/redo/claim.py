@@ -1,13 +1,13 @@
-"""A batch becomes visible, in a store that changes only single rows atomically.
+"""Claim, write and publish a batch in a store that changes only single rows atomically.
 
-    3a  everything that will be written is a durable file: the redo
-    3b  the batch is claimed: the ledger is replaced, compared first, by one with {number, owner, digest of the redo}.
-        From here on nobody writes other rows for this batch
-    3c  the rows, marked with the batch's number. Done twice they are the same
-    4   the ledger says that the batch is published; catalog and batch record change in the same step
+    3a  all writes of the batch are in a durable file: the redo file
+    3b  the batch is claimed: a compare-and-set puts {number, owner, digest of the redo file} into the ledger.
+        From here on no process writes other rows for this batch
+    3c  the rows are written, marked with the batch's number. Writing them twice has the same result
+    4   the ledger records that the batch is published; catalog and batch record change in the same step
 
-Before 3b nothing has happened. After it the batch will happen: whoever maintains next replays the claimed redo, and
-nothing else. A maintainer that slept through that writes rows that are there already, and its step 4 fails.
+Before 3b nothing has happened. After 3b the batch will happen: the next maintainer replays the claimed redo file, and
+nothing else. A maintainer that was suspended meanwhile writes rows that already exist, and its step 4 fails.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ _MAX_TABLE_WRITERS = 4
 
 @dataclass(frozen=True)
 class Claim:
-    """Who writes the rows of batch `number`, and where its redo is: nobody else may write others for it."""
+    """The right to write the rows of batch `number`, and its redo file. No other process may write other rows for the
+    batch."""
 
     number: int
     owner: str
     file: str
     digest: str
     changes_catalog: bool
-    """It changes the catalog too, so nobody else may until it is published."""
+    """Whether the batch changes the catalog; then no other process may change it before the batch is published."""
 
 
 @dataclass(frozen=True)
 class LedgerState:
-    """What a ledger says: the published batch, the version of the catalog that counts, and who has claimed the next."""
+    """The content of a ledger: the published batch, the current version of the catalog, and the claim of the next
+    batch."""
 
     published: int = 0
     catalog: int = 0
@@ -50,10 +52,10 @@ S = TypeVar("S", bound=LedgerState)
 
 
 class Ledger(Protocol[S]):
-    """The one record that is replaced by comparing it first, and what is written in the same step."""
+    """The record that is replaced by compare-and-set, with the records that are written in the same step."""
 
     location: str
-    """Whose it is, for who is told."""
+    """Name of the database, for error messages."""
 
     def replace_state(
         self,
@@ -61,33 +63,34 @@ class Ledger(Protocol[S]):
         batch_record: Mapping[str, Any] | None = None,
         catalog_changes: Mapping[str, Any] | None = None,
     ) -> S:
-        """Replace the record by `change(record)`, with these others; None leaves all as it is. What it says then."""
+        """Replace the record by `change(record)`, together with the other records, and return the resulting state. If
+        `change` returns None, nothing is written."""
 
 
 def claim_batch(
     ledger: Ledger[S], directory: StateDirectory, redo: Redo, owner: str, catalog_version: int
 ) -> Claim | None:
-    """Steps 3a and 3b. None if the catalog is not that version any more: the redo must be made anew."""
+    """Do steps 3a and 3b. Return None if the catalog has another version by now: the redo file must be built again."""
     name, digest = redo_file.write_redo(directory, redo)
-    mine = Claim(redo.number, owner, name, digest, redo.catalog_changes is not None)
+    claim = Claim(redo.number, owner, name, digest, redo.catalog_changes is not None)
 
-    def change(standing: S) -> S | None:
-        check_next_batch(ledger.location, standing, redo.number)
-        if redo.catalog_changes is not None and standing.catalog != catalog_version:
+    def change(state: S) -> S | None:
+        check_next_batch(ledger.location, state, redo.number)
+        if redo.catalog_changes is not None and state.catalog != catalog_version:
             return None
-        return replace(standing, claim=mine)
+        return replace(state, claim=claim)
 
-    return mine if ledger.replace_state(change).claim == mine else None
+    return claim if ledger.replace_state(change).claim == claim else None
 
 
 def check_next_batch(location: str, state: LedgerState, number: int) -> None:
-    """MaintainerBusy unless this batch is the next, and nobody has claimed it."""
+    """Raise MaintainerBusy unless this batch is the next one and is not claimed."""
     if number != state.published + 1 or state.claim is not None:
-        done = f"batch {state.published}, which is published"
+        predecessor = f"batch {state.published}, which is published"
         if state.claim is not None:
-            done += f"; batch {state.claim.number} is claimed by {state.claim.owner}"
+            predecessor += f"; batch {state.claim.number} is claimed by {state.claim.owner}"
         raise MaintainerBusy(
-            f"Batch {number} cannot follow {done}: another process maintains {location}.",
+            f"Batch {number} cannot follow {predecessor}: another process maintains {location}.",
             hint="Open the database again.",
         )
 
@@ -99,10 +102,10 @@ def finish_batch(
     write: Callable[[TableRedo, int], None],
     redo: Redo | None = None,
 ) -> S:
-    """Steps 3c and 4 of a claimed batch, by whoever claimed it or by a successor. `write` does 3c for a table.
+    """Do steps 3c and 4 of a claimed batch, by its claimant or by a successor, and return the resulting ledger state.
 
-    `redo`: who has claimed it has it yet, and need not read it. A table is a call or two to the store, however few its
-    rows: several are written at the same time. What the ledger says afterwards.
+    `write` does step 3c for a table. `redo`: the claimant still has it in memory and need not read the file. Each table
+    takes a call or two to the store, however few rows it has, so several tables are written in parallel.
     """
     redo = redo_file.read_redo(directory, claim.file, claim.digest) if redo is None else redo
     if len(redo.tables) == 1:
@@ -110,8 +113,8 @@ def finish_batch(
         return publish_batch(ledger, redo)
     with ThreadPool(_MAX_TABLE_WRITERS, thread_name_prefix="viewkeeper-cells") as pool:
         try:
-            for written in [pool.submit(write, table, redo.number) for table in redo.tables]:
-                written.result()
+            for future in [pool.submit(write, table, redo.number) for table in redo.tables]:
+                future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -119,12 +122,13 @@ def finish_batch(
 
 
 def publish_batch(ledger: Ledger[S], redo: Redo) -> S:
-    """Step 4. A batch that is published already is no error: a successor was faster, with the same redo."""
+    """Do step 4. If the batch is published already, that is no error: a successor was faster, with the same redo
+    file."""
 
-    def change(standing: S) -> S | None:
-        if standing.published >= redo.number:
+    def change(state: S) -> S | None:
+        if state.published >= redo.number:
             return None
-        version = standing.catalog if redo.catalog_changes is None else redo.catalog_changes["version"]
-        return replace(standing, published=redo.number, claim=None, catalog=version)
+        version = state.catalog if redo.catalog_changes is None else redo.catalog_changes["version"]
+        return replace(state, published=redo.number, claim=None, catalog=version)
 
     return ledger.replace_state(change, redo.batch_record, redo.catalog_changes)

@@ -1,7 +1,8 @@
-"""What batches did to views that are not stored, in a store that keeps no log: a file for each batch and view.
+"""Deltas of views that are not stored, in a store without a change log: one file for each batch and view.
 
-The batch record lists the files, so one counts from the moment in which its batch is published, whoever wrote it and
-whoever finishes the batch; what no record lists is garbage. They are kept as long as a log would be (`Feed.truncate`).
+The batch record lists the files, so a file becomes visible when its batch is published, whichever process wrote it or
+finished the batch; a file that no record lists is garbage. Files are retained as long as a log would be
+(`ChangeLog.truncate`).
 """
 
 from __future__ import annotations
@@ -37,36 +38,38 @@ class DeltaFile:
 
 @dataclass(frozen=True)
 class DeltaFiles:
-    """The deltas that are kept, the oldest first."""
+    """The retained delta files, oldest first."""
 
     files: tuple[DeltaFile, ...] = ()
     forgotten_position: int = 0
-    """The position of the last that is forgotten."""
+    """Position of the newest file that has been dropped."""
 
     def for_table(self, table: int, after: int, up_to: int) -> Iterator[DeltaFile]:
-        return (one for one in self.files if one.table_id == table and after < one.position <= up_to)
+        return (entry for entry in self.files if entry.table_id == table and after < entry.position <= up_to)
 
     def without_older(self, up_to: int) -> DeltaFiles:
-        """Without those up to a position."""
-        gone = max((one.position for one in self.files if one.position <= up_to), default=self.forgotten_position)
-        return DeltaFiles(tuple(one for one in self.files if one.position > up_to), gone)
+        """Return the list without the files up to a position."""
+        forgotten = max(
+            (entry.position for entry in self.files if entry.position <= up_to), default=self.forgotten_position
+        )
+        return DeltaFiles(tuple(entry for entry in self.files if entry.position > up_to), forgotten)
 
     def with_files(self, files: Sequence[DeltaFile]) -> DeltaFiles:
         return replace(self, files=(*self.files, *files))
 
     def to_json(self) -> dict[str, Any]:
-        return {"kept": [astuple(one) for one in self.files], "gone": self.forgotten_position}
+        return {"kept": [astuple(entry) for entry in self.files], "gone": self.forgotten_position}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> DeltaFiles:
-        return DeltaFiles(tuple(DeltaFile(*one) for one in data["kept"]), data["gone"])
+        return DeltaFiles(tuple(DeltaFile(*entry) for entry in data["kept"]), data["gone"])
 
 
 def write_delta_file(directory: StateDirectory, number: int, change: StreamChange) -> str:
-    """The name of the file with a view's delta, once it is on disk."""
+    """Write a view's delta to a file, flush it, and return its name."""
     directory.create()
     delta, weights = change.delta, change.delta[WEIGHT]
-    if change.table.is_bag:  # as a delta of stored rows: one row with its count, that came or went
+    if change.table.is_bag:  # a delta of stored rows: one row with its count, inserted or deleted
         delta = (
             delta.drop_columns([WEIGHT]).append_column(COUNT, pc.abs(weights)).append_column(WEIGHT, pc.sign(weights))
         )
@@ -84,7 +87,7 @@ def write_delta_file(directory: StateDirectory, number: int, change: StreamChang
 
 
 def read_delta_file(directory: StateDirectory, delta_file: DeltaFile) -> pa.Table:
-    """The delta, with its weights."""
+    """Return the delta, with its weights."""
     path = directory.fetch(delta_file.file)
     try:
         with pa.memory_map(str(path)) as file:
@@ -98,12 +101,12 @@ def read_delta_file(directory: StateDirectory, delta_file: DeltaFile) -> pa.Tabl
 
 def collect_delta_files(directory: StateDirectory, delta_files: DeltaFiles, published: int) -> None:
     """Delete the files of batches up to the published one that its record does not list."""
-    kept = {one.file for one in delta_files.files}
+    listed = {entry.file for entry in delta_files.files}
 
     def is_garbage(name: str) -> bool:
         number = name[1:].split("-")[0]
-        return name not in kept and number.isdigit() and int(number) <= published
+        return name not in listed and number.isdigit() and int(number) <= published
 
-    swept = garbage_collector(directory, f"b*{_SUFFIX}")
-    swept.track(kept)
-    swept.collect(is_garbage)
+    collector = garbage_collector(directory, f"b*{_SUFFIX}")
+    collector.track(listed)
+    collector.collect(is_garbage)

@@ -1,4 +1,4 @@
-"""The redo of a batch: everything that its commit will write, as one durable file.
+"""The redo file of a batch: all writes of its commit, as one durable file.
 
     VKREDO1\\n | u32 length, JSON head | for each table: an Arrow stream of puts, an Arrow stream of deletes
 
@@ -6,9 +6,10 @@
     puts     `key` and one binary column for each cell; null: no cell
     deletes  `key`
 
-Cells and keys, not rows: whoever replays a redo needs neither catalog nor codec, and writes the same bytes. `catalog`
-is what is to be written of it if the batch changes it (`catalogs.Difference`), with its new version; no other change of
-it gets between the claim and the publication.
+The file holds cells and keys, not rows: a process that replays it needs neither the catalog nor the row encoding, and
+writes the same bytes. `catalog` has the catalog's changes, if the batch changes it
+(`catalog_records.CatalogDifference`), with the new version; no other catalog change can happen between the claim and
+the publication.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from viewkeeper.resources.unlisted_files import garbage_collector
 _MAGIC = b"VKREDO1\n"
 _SUFFIX = ".redo"
 _BATCH_ROWS = 65_536
-"""Rows that are written, and later replayed, together."""
+"""Number of rows that are written, and later replayed, together."""
 
 
 @dataclass(frozen=True)
 class TableRedo:
-    """What a batch writes to one table. `fresh`: the table is new, so there is nothing to take away, and `family` and
-    `splits` say how it is made."""
+    """The writes of a batch to one table. `is_new`: the table is new, so nothing has to be deleted, and `family` and
+    `splits` say how to create it."""
 
     name: str
     family: Mapping[str, Any]
@@ -49,10 +50,10 @@ class TableRedo:
 
 @dataclass(frozen=True)
 class Redo:
-    """A whole batch."""
+    """All writes of a batch."""
 
     batch_record: Mapping[str, Any]
-    """The batch record as the store keeps it; it has the batch's `number`."""
+    """The batch record as the store keeps it, with the batch's `number`."""
     catalog_changes: Mapping[str, Any] | None
     tables: tuple[TableRedo, ...]
 
@@ -62,7 +63,7 @@ class Redo:
 
 
 def write_redo(directory: StateDirectory, redo: Redo) -> tuple[str, str]:
-    """The file's name and digest, once it is on disk."""
+    """Write the file, flush it, and return its name and digest."""
     directory.create()
     tables = []
     for table in redo.tables:
@@ -76,8 +77,8 @@ def write_redo(directory: StateDirectory, redo: Redo) -> tuple[str, str]:
     name = f"b{redo.number}-{secrets.token_hex(4)}{_SUFFIX}"
     with (directory / name).open("xb") as file:
         sink = _DigestWriter(file)
-        for part in (_MAGIC, struct.pack(">I", len(text)), text):
-            sink.write(part)
+        for piece in (_MAGIC, struct.pack(">I", len(text)), text):
+            sink.write(piece)
         for table in redo.tables:
             _write_stream(sink, table.puts)
             _write_stream(sink, table.deletes)
@@ -90,10 +91,10 @@ def write_redo(directory: StateDirectory, redo: Redo) -> tuple[str, str]:
 
 
 def read_redo(directory: StateDirectory, name: str, digest: str) -> Redo:
-    """The redo of a claim. CorruptState if it is not there or not the one that was claimed."""
+    """Read the redo file of a claim. Raise CorruptState if it is missing or not the one that was claimed."""
     path = directory.fetch(name)
     try:
-        with pa.memory_map(str(path)) as file:  # the rows stay where they are until they are written
+        with pa.memory_map(str(path)) as file:  # the rows stay mapped until they are written
             data = file.read_buffer()
     except OSError as error:
         raise CorruptState(
@@ -103,23 +104,23 @@ def read_redo(directory: StateDirectory, name: str, digest: str) -> Redo:
     view = memoryview(data)
     if hashlib.sha256(view).hexdigest() != digest or view[: len(_MAGIC)] != _MAGIC:
         raise CorruptState(f"The redo {path} is damaged: its digest is wrong.", hint="Restore the file.")
-    at = len(_MAGIC) + 4
-    length = struct.unpack(">I", view[at - 4 : at])[0]
-    head = json.loads(bytes(view[at : at + length]))
-    at += length
+    offset = len(_MAGIC) + 4
+    length = struct.unpack(">I", view[offset - 4 : offset])[0]
+    head = json.loads(bytes(view[offset : offset + length]))
+    offset += length
     tables = []
-    for one in head["tables"]:
-        puts = pa.ipc.open_stream(data.slice(at, one["puts"])).read_all()
-        at += one["puts"]
-        deletes = pa.ipc.open_stream(data.slice(at, one["deletes"])).read_all()
-        at += one["deletes"]
-        splits = tuple(bytes.fromhex(key) for key in one["splits"])
-        tables.append(TableRedo(one["name"], one["family"], one["fresh"], splits, puts, deletes))
+    for entry in head["tables"]:
+        puts = pa.ipc.open_stream(data.slice(offset, entry["puts"])).read_all()
+        offset += entry["puts"]
+        deletes = pa.ipc.open_stream(data.slice(offset, entry["deletes"])).read_all()
+        offset += entry["deletes"]
+        splits = tuple(bytes.fromhex(key) for key in entry["splits"])
+        tables.append(TableRedo(entry["name"], entry["family"], entry["fresh"], splits, puts, deletes))
     return Redo(head["published"], head["catalog"], tuple(tables))
 
 
 def collect_redo_files(directory: StateDirectory, below: int) -> None:
-    """Delete the redos of batches before this one."""
+    """Delete the redo files of batches before this one."""
 
     def is_garbage(name: str) -> bool:
         number = name[1:].split("-")[0]
@@ -129,7 +130,7 @@ def collect_redo_files(directory: StateDirectory, below: int) -> None:
 
 
 class _DigestWriter:
-    """A file that is hashed as it is written."""
+    """A file that computes a digest of the bytes written to it."""
 
     closed = False
 

@@ -1,15 +1,13 @@
-"""The embedded store over RocksDB (`rocksdb:PATH`): one process writes, others read.
+"""The embedded store over RocksDB (`rocksdb:PATH`): one process writes, other processes read.
 
-    sources.py     what is read from: RocksDB as it is, or one state of it
-    maps.py        RocksDB's one ordered map, divided by prefixes: records, log, tables
-    following.py   reading what another process writes: secondary instances
-    database.py    an open database: transactions, snapshots, copies, and what a process shares of it
-    failures.py    RocksDB's failures as ours
-    store.py       RocksStore; all else of a store is `ordered/`
+    maps.py        RocksDB's one ordered map, divided by prefixes: records, log, tables; and readers of one state
+    secondary.py   secondary instances, which read what another process writes
+    database.py    an open database: transactions, snapshots, copies, and the databases that a process shares
+    errors.py      RocksDB's errors as Viewkeeper's
 
-A write call is one WriteBatch, so it is in RocksDB's own log whole or not at all. RocksDB lets one process at a time
-open a database to write; that process reads snapshots. A process that only reads follows the writer's files with an
-instance of its own.
+Everything else of the store is `ordered/`. A write call is one WriteBatch, so it is in RocksDB's own log completely or
+not at all. RocksDB lets only one process at a time open a database for writing; that process reads snapshots. A process
+that only reads follows the writer's files with a secondary instance.
 """
 
 from __future__ import annotations
@@ -21,11 +19,9 @@ from viewkeeper.store.ordered import OrderedStore
 from viewkeeper.store.ordered.location import directory_of
 from viewkeeper.store.rocksdb.database import attach
 
-# RocksStore: a store over one RocksDB database.
-
 
 class RocksStore(OrderedStore):
-    """One open database in a directory. Its methods may be called from any thread."""
+    """A store over one RocksDB database in a directory. Its methods may be called from any thread."""
 
     def __init__(self, path: str | Path, mode: str = "w", *, durability: str = "commit") -> None:
         super().__init__(attach(Path(path).expanduser(), mode, durability), mode)

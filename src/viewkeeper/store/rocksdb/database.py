@@ -1,4 +1,4 @@
-"""An open RocksDB database, shared by the stores of this process with its path.
+"""An open RocksDB database, shared by the stores of this process with the same path.
 
 What a crash may lose, by `durability`:
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 
-from viewkeeper.errors import BadValue, FormatTooNew, MaintainerBusy, StoreError
+from viewkeeper.errors import BadValue, FormatTooNew, FormatTooOld, MaintainerBusy, StoreError
 from viewkeeper.resources.directory import flush_directory
 from viewkeeper.resources.fork_guard import exit_without_cleanup, module_lock, never_release
 from viewkeeper.store.contract.commits import Finding
@@ -32,16 +32,11 @@ from viewkeeper.store.rocksdb.errors import is_locked_elsewhere, translate_error
 from viewkeeper.store.rocksdb.maps import META, LiveReader, RocksMap, RocksState, SnapshotReader, table_prefix
 from viewkeeper.store.rocksdb.secondary import SecondaryPool
 
-FORMAT = 3
-"""Of the whole database; a higher number is refused, a lower one read as it is and brought up to it by a writer.
-
-    1   a batch record has all its runs
-    2   it names those that differ from a basis
-    3   rows may have the initial values and narrower types that their table keeps, views the names of their texts
-"""
+FORMAT = 4
+"""Format of the whole database. A database of another format is refused: its data must be loaded again."""
 
 MAX_CALL_BYTES = 1 << 30
-"""Bytes of a write call: a WriteBatch is in memory whole, and once more in RocksDB's."""
+"""Maximum bytes of a write call: a WriteBatch is in memory as a whole, and again in RocksDB's memtable."""
 
 DURABILITIES = ("commit", "group", "none")
 _LOCK_TIMEOUT = 2.0
@@ -50,11 +45,11 @@ _registry: dict[Path, RocksDatabase] = {}
 _open_databases: weakref.WeakSet[RocksDatabase] = weakref.WeakSet()
 _registry_lock = module_lock()
 _parent_paths: set[Path] = set()
-"""What the parent of this process had open: RocksDB believes that this one has."""
+"""Databases that the parent process had open: RocksDB assumes that this process has them open."""
 
 
 def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
-    """The database at a path, opened if this process has not opened it; `detach` gives it back."""
+    """Return the database at a path, opened if this process has not opened it yet; `detach` gives it back."""
     if mode not in ("r", "w"):
         raise BadValue(f"mode={mode!r} is unknown.", hint="Use mode='w' (the default) or mode='r'.")
     if durability not in DURABILITIES:
@@ -69,7 +64,8 @@ def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
             try:
                 database.open_to_write(durability)
             except StoreError as error:
-                # Beside the process that maintains, this one reads, and has that one define (`store.mailbox`).
+                # The maintainer's process has the database open for writing. This process reads, and sends its catalog
+                # changes to the maintainer (`store.mailbox`).
                 if not is_locked_elsewhere(error.__cause__) or lease.lease_holder(path) is None:
                     raise
         database.check_format()
@@ -80,7 +76,7 @@ def attach(path: Path, mode: str, durability: str) -> RocksDatabase:
 
 
 class RocksDatabase(Database):
-    """Written by this process (`_db`), or followed."""
+    """A database that this process writes (`_db`), or that it follows."""
 
     scheme = "rocksdb"
     format = FORMAT
@@ -165,7 +161,7 @@ class RocksDatabase(Database):
                     ) from error
                 if not is_locked_elsewhere(error.__cause__) or time.monotonic() > until:
                     raise
-                time.sleep(0.05)  # the process that maintained is about to close it
+                time.sleep(0.05)  # the former maintainer is about to close the database
 
     def _write_options(self) -> WriteOptions:
         options = WriteOptions()
@@ -173,9 +169,9 @@ class RocksDatabase(Database):
         return options
 
     def free_dropped_tables(self) -> None:
-        """Nothing: rows of a dropped table are gone, and compaction frees their space."""
+        """Do nothing: the rows of a dropped table are deleted already, and compaction frees their space."""
 
-    # -- the whole of it ----------------------------------------------------------------------------------------------
+    # -- the whole database -------------------------------------------------------------------------------------------
 
     def examine(self) -> Iterator[Finding]:
         if self._db is None:
@@ -189,7 +185,7 @@ class RocksDatabase(Database):
         return sum(file.stat().st_size for file in self.path.glob("*") if file.is_file())
 
     def copy_to(self, directory: Path) -> None:
-        """A checkpoint. It needs who writes: this process, or nobody else for the moment."""
+        """Create a checkpoint. It needs a writer: this process, or no other writer at the moment."""
         with translate_errors(self.path):
             db = self._db if self._db is not None else _open_for_writing(self.path)
             try:
@@ -205,7 +201,7 @@ class RocksDatabase(Database):
         with translate_errors(self.path):
             self._require_writer().flush_wal(True)
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- life cycle ---------------------------------------------------------------------------------------------------
 
     def open_to_write(self, durability: str) -> Rdict:
         if self._db is not None:
@@ -220,14 +216,12 @@ class RocksDatabase(Database):
             db = _open_for_writing(self.path, create=True)
             try:
                 meta = RocksMap(LiveReader(db), None, b"m")
-                found = meta.get(b"format")
-                if found is None:
+                format_text = meta.get(b"format")
+                if format_text is None:
                     if next(iter(db.keys()), None) is not None:
                         raise not_a_database(self.path, "it is a RocksDB of another program")
                     self._put(db, {b"mformat": b"%d" % FORMAT, b"muuid": uuid.uuid4().hex.encode()})
                     flush_directory(self.path)
-                elif found.isdigit() and int(found) < FORMAT:  # older versions cannot read what is written from now on
-                    self._put(db, {b"mformat": b"%d" % FORMAT})
             except BaseException:
                 db.close()
                 raise
@@ -246,15 +240,19 @@ class RocksDatabase(Database):
 
     def check_format(self) -> None:
         with self.read() as state:
-            found, name = state.meta.get(b"format"), state.meta.get(b"uuid")
-        if found is None or not found.isdigit() or name is None:
+            format_text, name = state.meta.get(b"format"), state.meta.get(b"uuid")
+        if format_text is None or not format_text.isdigit() or name is None:
             raise not_a_database(self.path, "it is a RocksDB of another program")
-        if int(found) > FORMAT:
-            raise FormatTooNew(f"The database {self.path} has format {int(found)}, this version reads up to {FORMAT}.")
+        if int(format_text) > FORMAT:
+            raise FormatTooNew(
+                f"The database {self.path} has format {int(format_text)}, this version reads up to {FORMAT}."
+            )
+        if int(format_text) < FORMAT:
+            raise FormatTooOld(f"The database {self.path} has format {int(format_text)}, this version reads {FORMAT}.")
         self.uuid = bytes(name).decode()
 
     def is_current(self) -> bool:
-        """Whether the path still leads to these files, and not to others made since in their place."""
+        """Return whether the path still leads to these files, and not to files that replaced them."""
         return self._identity == _read_identity(self.path)
 
     def detach(self) -> None:
@@ -273,7 +271,7 @@ class RocksDatabase(Database):
                 db.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's instances without touching them."""
+        """Give up the parent's instances in a forked child without touching them."""
         if self._db is not None:
             _parent_paths.add(self.path)
             never_release(self._db)
@@ -282,7 +280,7 @@ class RocksDatabase(Database):
 
 
 class RocksSnapshot(RocksState, MapSnapshot):
-    """A snapshot, or an instance that is kept from catching up."""
+    """A snapshot, or a secondary instance that does not catch up while it is used."""
 
     def __init__(self, database: RocksDatabase) -> None:
         self._database = database
@@ -294,11 +292,11 @@ class RocksSnapshot(RocksState, MapSnapshot):
 
     def close(self) -> None:
         self._read_context.__exit__(None, None, None)
-        del self.source  # RocksDB keeps a snapshot as long as anybody has it
+        del self.source  # RocksDB keeps a snapshot while a reference to it exists
 
 
 def _open_for_writing(path: Path, *, create: bool = False) -> Rdict:
-    """To write. A snapshot that is still held keeps the instance of before open for a moment."""
+    """Open the database for writing. A snapshot that is still held keeps the previous instance open for a moment."""
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_keep_log_file_num(4)
@@ -315,10 +313,10 @@ def _open_for_writing(path: Path, *, create: bool = False) -> Rdict:
 
 def _read_identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = (path / "IDENTITY").stat()
+        status = (path / "IDENTITY").stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _after_fork() -> None:

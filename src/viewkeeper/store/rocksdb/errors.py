@@ -1,4 +1,4 @@
-"""RocksDB's failures as ours. The binding has one kind of exception, whose text begins with RocksDB's own status."""
+"""RocksDB's errors as Viewkeeper's. The binding has one exception class, whose text begins with RocksDB's status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY_NOT_FOUND = "key not found"
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether a snapshot says by it that it has no such key."""
+    """Return whether the error means that a snapshot does not have the key."""
     return str(error) == _KEY_NOT_FOUND
 
 
@@ -22,7 +22,7 @@ def is_locked(error: Exception) -> bool:
 
 
 def is_locked_elsewhere(error: BaseException | None) -> bool:
-    """Whether another process has the database open to be written."""
+    """Return whether another process has the database open for writing."""
     return "While lock file" in str(error) and "current process" not in str(error)
 
 
@@ -39,7 +39,7 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 
 def translate_error(error: Exception, path: Path) -> ViewkeeperError:
-    """The error to raise for one of RocksDB's."""
+    """Return the error to raise for an error of RocksDB."""
     text = str(error)
     if is_locked(error):
         return StoreError(

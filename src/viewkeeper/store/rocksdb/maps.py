@@ -1,10 +1,10 @@
 """RocksDB's one ordered map, divided by prefixes.
 
-    m <name>              a record (`ordered/records.py`), and `count:<table id>`, the rows of a table (u64)
+    m <name>              a record (`ordered/metadata.py`), and `count:<table id>`, the rows of a table (u64)
     l <position, chunk>   an entry of the change log
     t <id u32 BE> <key>   a row: its encoded key → the encoded row
 
-One map, so that a snapshot is one state of everything, and a WriteBatch is one write of everything.
+A single map makes a snapshot one state of the whole database, and a WriteBatch one atomic write to it.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ from viewkeeper.store.ordered.maps import OrderedMap, State, TableRows
 from viewkeeper.store.ordered.row_images import RowImages, empty_rows, sort_by_key
 from viewkeeper.store.rocksdb.errors import is_absent
 
-# What is read from: RocksDB as it is, or one state of it.
+# Readers: the live database, or one state of it.
 #
-# The binding's snapshots show their state to reads by key only. Its iterators, a snapshot's too, show the database as
-# it is when they are made, and stay with that. So a state is both, taken while nothing was written, which RocksDB's
-# count of writes tells:
+# The binding's snapshots show their state only to reads by key. Iterators, even those of a snapshot, show the database
+# at the time when they are created, and keep that state. So a state consists of both, created while nothing is written,
+# which RocksDB's sequence number shows:
 #
 #     a snapshot     for reads by key
-#     an iterator    for walks, which seek it anew for some rows at a time: any number of them go on side by side
+#     an iterator    for walks, which seek it again for every few rows, so that any number of walks can interleave
 #
-# As long as nothing was written since, a walk has an iterator of its own: the binding then gives a row in one call, not
-# in three.
+# While nothing has been written since, a walk uses an iterator of its own: the binding then returns a row with one call
+# instead of three.
 
 
 _FIRST_WALK_ROWS, _MAX_WALK_ROWS, _MAX_WALK_BYTES = 16, 4_096, 4 << 20
-"""As many rows, of as many bytes, a walk takes at a time from the iterator of a state that is past."""
+"""Limits of the rows and bytes that a walk reads at a time from the iterator of a past state."""
 
 
 class RocksReader(Protocol):
-    """RocksDB itself, or one state of it."""
+    """Reads RocksDB itself, or one state of it."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def walk(self, kind: str, start: bytes, stop: bytes) -> Iterator[Any]:
-        """Its `keys`, `values` or `items` in a range."""
+        """Yield the `keys`, `values` or `items` of a range."""
 
 
 class LiveReader(RocksReader):
-    """As it is now: for who writes, and nobody else can, or of a secondary instance, which stays as it is."""
+    """Reads the current database: for the only writer, or for a secondary instance, which does not change during a
+    read."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
@@ -70,18 +71,18 @@ class LiveReader(RocksReader):
         return found
 
     def walk(self, kind: str, start: bytes, stop: bytes) -> Iterator[Any]:
-        walked, bound = _start_walk(self._db, kind, start, stop)
-        yield from walked
+        items, bound = _start_walk(self._db, kind, start, stop)
+        yield from items
         del bound
 
 
 class SnapshotReader(RocksReader):
-    """One state of a database that goes on. May be used from any thread."""
+    """Reads one state of a database that changes meanwhile. Thread-safe."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
         self._lock = threading.Lock()
-        """Of the iterator's place."""
+        """Guards the position of the iterator."""
         while True:
             self._sequence_number = db.latest_sequence_number()
             self._snapshot, self._iterator = db.snapshot(), db.iter()
@@ -101,12 +102,12 @@ class SnapshotReader(RocksReader):
         return list(map(self.get, keys))
 
     def walk(self, kind: str, start: bytes, stop: bytes) -> Iterator[Any]:
-        walked, bound = _start_walk(self._snapshot, kind, start, stop)
-        if self._is_unchanged():  # and so it was when the iterator was made
-            yield from walked
+        items, bound = _start_walk(self._snapshot, kind, start, stop)
+        if self._is_unchanged():  # then it was also unchanged when the iterator was created
+            yield from items
             del bound
             return
-        del walked, bound
+        del items, bound
         size = _FIRST_WALK_ROWS
         while start < stop:
             found, start = self._walk_step(kind, start, stop, size)
@@ -116,32 +117,33 @@ class SnapshotReader(RocksReader):
     def _is_unchanged(self) -> bool:
         try:
             return bool(self._db.latest_sequence_number() == self._sequence_number)
-        except DbClosedError:  # a state outlives it
+        except DbClosedError:  # a state may outlive its database
             return False
 
     def _walk_step(self, kind: str, start: bytes, stop: bytes, size: int) -> tuple[Iterable[Any], bytes]:
-        """The first of a range, and where the others begin."""
+        """Return the first items of a range, and the start of the rest."""
         keys: list[bytes] = []
         values: list[bytes] = []
-        taken = 0
+        size_read = 0
         with self._lock:
-            at = self._iterator
-            at.seek(start)
-            for key in itertools.takewhile(stop.__gt__, itertools.islice(iter(at.key, None), size)):
-                value = at.value()
+            iterator = self._iterator
+            iterator.seek(start)
+            for key in itertools.takewhile(stop.__gt__, itertools.islice(iter(iterator.key, None), size)):
+                value = iterator.value()
                 keys.append(key)
                 values.append(value)
-                at.next()
-                taken += len(value)
-                if taken >= _MAX_WALK_BYTES:
+                iterator.next()
+                size_read += len(value)
+                if size_read >= _MAX_WALK_BYTES:
                     break
-            at.status()  # raises, if it ended because of a failure
-            following = at.key() or stop
-        return {"keys": keys, "values": values, "items": zip(keys, values, strict=True)}[kind], following
+            iterator.status()  # raises if the iterator ended because of a failure
+            next_start = iterator.key() or stop
+        return {"keys": keys, "values": values, "items": zip(keys, values, strict=True)}[kind], next_start
 
 
 def _start_walk(source: Any, kind: str, start: bytes, stop: bytes) -> tuple[Iterator[Any], ReadOptions]:
-    """An iterator, and its bound: RocksDB has pointers to it, so it must not go before the walk is over."""
+    """Return an iterator and its bound. RocksDB keeps pointers to the bound, so the caller must keep it alive during
+    the walk."""
     bound = ReadOptions()
     bound.set_iterate_upper_bound(stop)
     return getattr(source, kind)(from_key=start, read_opt=bound), bound
@@ -151,11 +153,11 @@ META, LOG = b"m", b"l"
 _TABLE = struct.Struct(">cI")
 _COUNT = b"count:%d"
 _BATCH_BYTES, _BATCH_ROWS, _FIRST_ROWS = 16 << 20, 8_192, 64
-"""As many rows of a scan are decoded together: so few that they stay in the processor's cache."""
+"""Limits of the rows of a scan that are decoded together, so that they stay in the processor cache."""
 
 
 class RocksMap(OrderedMap):
-    """The keys with a prefix."""
+    """The keys with one prefix."""
 
     def __init__(self, source: RocksReader, batch: WriteBatch | None, prefix: bytes) -> None:
         self._source, self._batch, self._prefix = source, batch, prefix
@@ -164,9 +166,9 @@ class RocksMap(OrderedMap):
         return self._source.get(self._prefix + key)
 
     def items(self, start: bytes) -> Iterator[tuple[bytes, bytes | memoryview]]:
-        cut = len(self._prefix)
+        prefix_length = len(self._prefix)
         found = self._source.walk("items", self._prefix + start, _prefix_end(self._prefix))
-        return ((key[cut:], value) for key, value in found)
+        return ((key[prefix_length:], value) for key, value in found)
 
     def put(self, key: bytes, value: bytes, *, append: bool = False) -> None:
         _require_batch(self._batch).put(self._prefix + key, value)
@@ -225,9 +227,9 @@ class RocksRows(TableRows):
         return RowImages(keys, before, after)
 
     def rewrite(self, table: Table, keys: Sequence[bytes], before: Sequence[bytes], after: Sequence[bytes]) -> None:
-        batch, names = _require_batch(self._state.batch), [self._prefix + key for key in keys]
-        deque(map(batch.put, itertools.compress(names, after), filter(None, after)), maxlen=0)
-        deque(map(batch.delete, itertools.compress(names, map(not_, after))), maxlen=0)
+        batch, prefixed_keys = _require_batch(self._state.batch), [self._prefix + key for key in keys]
+        deque(map(batch.put, itertools.compress(prefixed_keys, after), filter(None, after)), maxlen=0)
+        deque(map(batch.delete, itertools.compress(prefixed_keys, map(not_, after))), maxlen=0)
         self._state.set_count(self._id, self.count() + sum(map(bool, after)) - sum(map(bool, before)))
 
     def clear(self) -> None:
@@ -253,7 +255,7 @@ class RocksRows(TableRows):
 
 
 class RocksState(State):
-    """What is read from and, inside a write, the batch that is written at its end. It knows what it has counted."""
+    """A reader and, inside a write, the batch that is written at its end. It caches the row counts that it has set."""
 
     def __init__(self, source: RocksReader, batch: WriteBatch | None = None) -> None:
         self.source, self.batch = source, batch
@@ -271,8 +273,8 @@ class RocksState(State):
         return RocksRows(self, table_id)
 
     def count(self, table_id: int) -> int:
-        known = self._counts.get(table_id)
-        return int.from_bytes(self.meta.get(_COUNT % table_id) or b"", "big") if known is None else known
+        cached = self._counts.get(table_id)
+        return int.from_bytes(self.meta.get(_COUNT % table_id) or b"", "big") if cached is None else cached
 
     def set_count(self, table_id: int, rows: int) -> None:
         self._counts[table_id] = rows
@@ -284,7 +286,7 @@ def table_prefix(table_id: int) -> bytes:
 
 
 def _prefix_end(prefix: bytes) -> bytes:
-    """The first key after all that begin so."""
+    """Return the first key after all keys with this prefix."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 

@@ -1,13 +1,13 @@
-"""Reading what another process writes: secondary instances of RocksDB.
+"""Secondary instances of RocksDB: reads of a database that another process writes.
 
-A secondary instance shows the database as it was when it last caught up with the writer's log files, and changes only
-then. So one that is read by one reader at a time is a state: it catches up before a read and not during it. Readers
-that overlap have an instance each; some are kept for the next.
+A secondary instance shows the database as of its last catch-up with the writer's log files, and changes only then. So
+an instance that has one reader at a time is a state: it catches up before a read and never during one. Concurrent
+readers have an instance each; idle instances are kept for later reads.
 
-An instance fills a memory of its own from the log files, and takes what is there for newer than any table file. That
-holds while the log files are those with which it was opened. When the writer has flushed, its memory may lack what only
-the log that is gone had, and hide what the new table file has; such an instance is given up for a new one. Whether that
-happened while an instance was opened or caught up, the names of the log files tell afterwards.
+An instance fills a memtable of its own from the log files and treats its entries as newer than any table file. That is
+right while the log files are those with which it was opened. After the writer has flushed, the memtable may lack
+entries that only a deleted log file had, and hide entries of the new table file; such an instance is replaced. The
+names of the log files show whether that happened while an instance was opened or caught up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ATTEMPTS = 50
 
 @dataclass(frozen=True)
 class LogFiles:
-    """The writer's log files, and the size of the newest: every write is in it, so it differs after one."""
+    """The names of the writer's log files, and the size of the newest one, which grows with every write."""
 
     names: frozenset[str]
     size: int
@@ -40,7 +40,7 @@ class LogFiles:
 
 @dataclass(frozen=True)
 class SecondaryInstance:
-    """An instance, its directory, and what the log files were before it last looked at them."""
+    """A secondary instance, its directory, and the log files before its last catch-up."""
 
     db: Rdict
     directory: Path
@@ -53,7 +53,7 @@ class SecondaryInstance:
 
 
 class SecondaryPool:
-    """The instances of this process for one database."""
+    """The secondary instances of this process for one database."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,27 +62,27 @@ class SecondaryPool:
         self._closed = False
 
     def acquire(self) -> SecondaryInstance:
-        """An instance that shows all that was written before this call; `give` it back."""
+        """Return an instance that shows all writes before this call; `release` gives it back."""
         failure: Exception | None = None
         for attempt in range(_ATTEMPTS):
-            now = self._list_logs()
+            logs = self._list_logs()
             with self._lock:
-                one = self._idle.pop() if self._idle else None
-            if one is not None and one.log_files == now:
-                return one
+                instance = self._idle.pop() if self._idle else None
+            if instance is not None and instance.log_files == logs:
+                return instance
             try:
-                if one is None:
-                    db, place = self._open()
-                    one = SecondaryInstance(db, place, now)
-                elif one.log_files.names == now.names:
-                    one.db.try_catch_up_with_primary()
-                    one = SecondaryInstance(one.db, one.directory, now)
-                if one.log_files.names == now.names == self._list_logs().names:
-                    return one
-            except Exception as error:  # files that go while they are read
+                if instance is None:
+                    db, directory = self._open()
+                    instance = SecondaryInstance(db, directory, logs)
+                elif instance.log_files.names == logs.names:
+                    instance.db.try_catch_up_with_primary()
+                    instance = SecondaryInstance(instance.db, instance.directory, logs)
+                if instance.log_files.names == logs.names == self._list_logs().names:
+                    return instance
+            except Exception as error:  # files that are deleted while they are read
                 failure = error
-            if one is not None:
-                one.close()
+            if instance is not None:
+                instance.close()
             time.sleep(0.001 * attempt)
         raise StoreError(
             f"The files of {self._path} change faster than they can be followed: {failure or 'its log goes on'}.",
@@ -97,11 +97,13 @@ class SecondaryPool:
         instance.close()
 
     def _open(self) -> tuple[Rdict, Path]:
-        place = Path(tempfile.mkdtemp(prefix="viewkeeper-rocksdb-"))
+        directory = Path(tempfile.mkdtemp(prefix="viewkeeper-rocksdb-"))
         try:
-            return Rdict(str(self._path), Options(raw_mode=True), access_type=AccessType.secondary(str(place))), place
+            return Rdict(
+                str(self._path), Options(raw_mode=True), access_type=AccessType.secondary(str(directory))
+            ), directory
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
             raise
 
     def _list_logs(self) -> LogFiles:
@@ -115,7 +117,8 @@ class SecondaryPool:
         return LogFiles(frozenset(names), size)
 
     def abandon(self) -> None:
-        """In a forked child: these are the parent's, and so is the one that a scan may still give back."""
+        """Give up the instances in a forked child. They belong to the parent, like an instance that a scan may still
+        release."""
         self._lock = threading.Lock()
         never_release(self)
 
@@ -123,5 +126,5 @@ class SecondaryPool:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for one in idle:
-            one.close()
+        for instance in idle:
+            instance.close()

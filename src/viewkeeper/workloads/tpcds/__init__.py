@@ -1,7 +1,7 @@
-"""TPC-DS: its 24 tables with their primary keys, and its 99 queries, the second yardstick beside TPC-H.
+"""TPC-DS: its 24 tables with their primary keys, and its 99 queries, the second benchmark beside TPC-H.
 
-The texts are those that Apache Spark's own tests carry (org.apache.spark:spark-sql_2.13:4.2.0:tests, Apache-2.0); 14,
-23, 24 and 39 are two queries each, a and b, so that there are 103 views. `queries/README.md` says what was changed.
+The texts are those in Apache Spark's own tests (org.apache.spark:spark-sql_2.13:4.2.0:tests, Apache-2.0); 14, 23, 24
+and 39 are two queries each, a and b, so that there are 103 views. `queries/README.md` lists what was changed.
 """
 
 from __future__ import annotations

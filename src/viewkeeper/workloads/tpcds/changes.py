@@ -1,13 +1,13 @@
-"""Changes on all 24 tables of TPC-DS: in each some rows are updated, some are new and some go.
+"""Changes on all 24 tables of TPC-DS: a batch updates, inserts and deletes rows in each table.
 
 An updated row takes about a third of its columns from another row of its table, so that every value stays in its
-column's domain. Columns that refer to another table are drawn from that table's keys now and then, its new rows
-preferred: a new store gets sales in the batch that opens it. A new return is one of a sale that is there; new sales
-come three lines an order.
+column's domain. Columns that refer to another table are sometimes drawn from that table's keys, preferably from its
+new rows: a new store gets sales in the batch that opens it. A new return belongs to an existing sale; new sales have
+three lines per order.
 
-What scalar subqueries ask of the calendar to be unique stays so: a date's year, month, week and day are not changed,
-and a new row of date_dim is a further day of its month, far in the future. Tables of a few rows lose only rows that
-came.
+Calendar columns that scalar subqueries require to be unique stay unique: a date's year, month, week and day are not
+changed, and a new row of date_dim is a further day of its month, far in the future. Small tables lose only rows that a
+batch has inserted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _MAX_CHANGED_ROWS = 300
 _SMALL_TABLE_ROWS = 10
 _LINES_PER_ORDER = 3
 _COPIED_COLUMN_SHARE = 0.35
-"""Of an updated row's columns, from another row."""
+"""Share of an updated row's columns that come from another row."""
 _CALENDAR = ("d_date", "d_year", "d_moy", "d_dom", "d_month_seq", "d_week_seq")
 _CALENDAR_SHIFT_DAYS = 100_000
-"""Days: past the calendar's last."""
+"""Days: beyond the calendar's last day."""
 _SALES_OF_RETURNS = {"store_returns": "store_sales", "catalog_returns": "catalog_sales", "web_returns": "web_sales"}
 
 _REFERENCED_TABLES = {
@@ -58,12 +58,12 @@ _REFERENCED_TABLES = {
 
 def references(table: str, key: tuple[str, ...]) -> Mapping[str, str]:
     """The tables that a table's columns refer to, by column."""
-    own = key[0] if len(key) == 1 else ""
+    own_key = key[0] if len(key) == 1 else ""
     return {
         column: other
         for column in columns_of(table)
         for suffix, other in _REFERENCED_TABLES.items()
-        if column != own and column.endswith(suffix)
+        if column != own_key and column.endswith(suffix)
     }
 
 
@@ -81,45 +81,50 @@ class TpcdsModel(ReferenceModel):
         share: float = _CHANGED_SHARE,
         max_rows: int = _MAX_CHANGED_ROWS,
     ) -> None:
-        """A batch changes `share` of each table's rows, `most` at most; of a table of a few rows it changes one."""
+        """A batch changes `share` of each table's rows, at most `max_rows`; of a small table it changes one row."""
         super().__init__(files, seed, threads)
         self.share, self.max_rows = share, max_rows
-        first = sorted(self.schemas, key=lambda t: len(self.keys[t]))  # what is referred to before what refers
+        first = sorted(
+            self.schemas, key=lambda t: len(self.keys[t])
+        )  # referenced tables before those that refer to them
         self._table_order = [*(t for t in first if t not in _SALES_OF_RETURNS), *_SALES_OF_RETURNS]
         self._initial_last_keys = {t: self._last_key(t) for t in self._table_order if len(self.keys[t]) == 1}
 
     def batch(self) -> list[Change]:
-        fresh: dict[str, np.ndarray] = {}
-        return [change for table in self._table_order for change in self._change_table(table, fresh)]
+        new_keys: dict[str, np.ndarray] = {}
+        return [change for table in self._table_order for change in self._change_table(table, new_keys)]
 
     def _change_table(self, table: str, new_keys: dict[str, np.ndarray]) -> list[Change]:
         key = self.keys[table]
         names = ", ".join(key)
         keys = self.rows(f"SELECT {names} FROM {table} ORDER BY ALL")
         is_small = keys.num_rows < _SMALL_TABLE_ROWS and len(key) == 1
-        many = 1 if is_small else min(self.max_rows, max(2, round(self.share * keys.num_rows)))
+        row_count = 1 if is_small else min(self.max_rows, max(2, round(self.share * keys.num_rows)))
         order = self.random.permutation(keys.num_rows)
-        updated, gone = order[:many], order[many : many + many // 2]
+        updated, deleted = order[:row_count], order[row_count : row_count + row_count // 2]
         if is_small:
-            came = np.flatnonzero(keys[key[0]].to_numpy() > self._initial_last_keys[table])
-            gone = came[: (len(came) + 1) // 2]
-        updated = np.setdiff1d(updated, gone)
-        others, models = (keys.take(self.random.integers(0, keys.num_rows, n)) for n in (len(updated), many))
+            inserted = np.flatnonzero(keys[key[0]].to_numpy() > self._initial_last_keys[table])
+            deleted = inserted[: (len(inserted) + 1) // 2]
+        updated = np.setdiff1d(updated, deleted)
+        others, templates = (keys.take(self.random.integers(0, keys.num_rows, n)) for n in (len(updated), row_count))
         puts = self._update_rows(table, keys.take(updated), others, new_keys)
-        made = self._make_rows(table, models, new_keys)
+        inserts = self._make_rows(table, templates, new_keys)
         if len(key) == 1:
-            new_keys[table] = made[key[0]].to_numpy()
-        deletes = keys.take(np.sort(gone))
-        return [Change(table, puts=_first_by_key(pa.concat_tables([puts, made]), key)), Change(table, deletes=deletes)]
+            new_keys[table] = inserts[key[0]].to_numpy()
+        deletes = keys.take(np.sort(deleted))
+        return [
+            Change(table, puts=_first_by_key(pa.concat_tables([puts, inserts]), key)),
+            Change(table, deletes=deletes),
+        ]
 
     def _update_rows(
         self, table: str, keys: pa.Table, other_keys: pa.Table, new_keys: Mapping[str, np.ndarray]
     ) -> pa.Table:
-        rows, given = self._rows_by_key(table, keys), self._rows_by_key(table, other_keys)
+        rows, other_rows = self._rows_by_key(table, keys), self._rows_by_key(table, other_keys)
         for column in rows.column_names:
             if column not in self.keys[table] and column not in _CALENDAR:
-                taken = pa.array(self.random.random(rows.num_rows) < _COPIED_COLUMN_SHARE)
-                rows = _set_column(rows, column, pc.if_else(taken, given[column], rows[column]))
+                is_copied = pa.array(self.random.random(rows.num_rows) < _COPIED_COLUMN_SHARE)
+                rows = _set_column(rows, column, pc.if_else(is_copied, other_rows[column], rows[column]))
         return self._change_references(table, rows, 0.2, new_keys)
 
     def _make_rows(self, table: str, keys: pa.Table, new_keys: Mapping[str, np.ndarray]) -> pa.Table:
@@ -130,8 +135,8 @@ class TpcdsModel(ReferenceModel):
             sold = self.keys[_SALES_OF_RETURNS[table]]
             sales = self.rows(f"SELECT {', '.join(sold)} FROM {_SALES_OF_RETURNS[table]} ORDER BY ALL")
             sales = sales.take(self.random.integers(0, sales.num_rows, count))
-            for column, of in zip(key, sold, strict=True):
-                rows = _set_column(rows, column, sales[of])
+            for column, sold_column in zip(key, sold, strict=True):
+                rows = _set_column(rows, column, sales[sold_column])
         elif table == "inventory":
             for column in ("inv_item_sk", "inv_warehouse_sk"):
                 rows = _set_column(rows, column, self._draw_keys(references(table, key)[column], count, new_keys))
@@ -157,7 +162,7 @@ class TpcdsModel(ReferenceModel):
         return rows
 
     def _draw_keys(self, table: str, count: int, new_keys: Mapping[str, np.ndarray]) -> pa.Array:
-        """Keys of a table: every other one is new in this batch, where one is."""
+        """Keys of a table; about half of them are new in this batch, if there are new ones."""
         keys = np.sort(self.rows(f"SELECT {self.keys[table][0]} AS k FROM {table}")["k"].to_numpy())
         new = new_keys.get(table, keys)
         is_new = self.random.random(count) < 0.5
@@ -167,7 +172,7 @@ class TpcdsModel(ReferenceModel):
         return int(self.rows(f"SELECT max({self.keys[table][-1]}) AS k FROM {table}")["k"][0].as_py())
 
     def _rows_by_key(self, table: str, keys: pa.Table) -> pa.Table:
-        """The rows of these keys, in their order."""
+        """The rows of these keys, in the keys' order."""
         placed = keys.append_column("_at", pa.array(np.arange(keys.num_rows)))
         self.connection.register("wanted", placed)
         names = ", ".join(self.keys[table])
@@ -188,4 +193,4 @@ def _first_by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
 
 
 TPCDS = Benchmark("tpcds", views(), generate, TpcdsModel)
-"""For `vk verify tpcds`."""
+"""The benchmark of `vk verify tpcds`."""

@@ -1,8 +1,8 @@
-"""TPC-DS data: Trino's generator writes text, DuckDB makes one typed Parquet file a table of it.
+"""TPC-DS data: Trino's generator writes text files, DuckDB converts them to one typed Parquet file per table.
 
-Below scale 1 customer_demographics, which has 1.9 million rows at every scale, is left with the rows that others refer
-to: no query sees the rest. The generator makes nothing smaller than scale 0.01; below it only so many of the sales with
-their returns, and of the inventory's items, are kept.
+Below scale 1, customer_demographics, which has 1.9 million rows at every scale, keeps only the rows that other tables
+refer to: no query reads the rest. The generator's smallest scale is 0.01; below it only a share of the sales with their
+returns, and of the inventory's items, is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GENERATOR = JavaProgram(
 )
 
 _MIN_SCALE = 0.01
-"""The scale below which the generator makes no less."""
+"""The smallest scale of the generator."""
 _NUMBER_COLUMNS = {
     "store_sales": "ss_ticket_number",
     "store_returns": "sr_ticket_number",
@@ -49,23 +49,23 @@ def columns_of(table: str) -> dict[str, str]:
 
 
 def generate(scale: float, directory: Path) -> Path:
-    """Files at a scale factor, made once for each directory."""
+    """Generate files at a scale factor, once for each directory."""
     target = directory / f"tpcds-{scale:g}"
     if (target / "done").exists():
         return target
     classes = f"{GENERATOR.fetch_jars()}/*"
     target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target, prefix="text-") as place:
-        arguments = ["io.trino.tpcds.Driver", "--scale", f"{scale:g}", "--directory", place, "--overwrite"]
+    with tempfile.TemporaryDirectory(dir=target, prefix="text-") as text_directory:
+        arguments = ["io.trino.tpcds.Driver", "--scale", f"{scale:g}", "--directory", text_directory, "--overwrite"]
         command = [GENERATOR.java_command(), "-Xmx512m", "-cp", classes, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            last = (done.stderr or done.stdout).strip().splitlines()
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            lines = (result.stderr or result.stdout).strip().splitlines()
             raise StoreError(
-                f"The TPC-DS generator failed: {last[-1] if last else f'exit code {done.returncode}'}.",
+                f"The TPC-DS generator failed: {lines[-1] if lines else f'exit code {result.returncode}'}.",
                 hint=f"{shutil.disk_usage(target).free // 10**6} MB are free in {target}.",
             )
-        _convert_to_parquet(Path(place), target, scale)
+        _convert_to_parquet(Path(text_directory), target, scale)
     (target / "done").touch()
     return target
 
@@ -76,8 +76,8 @@ def _convert_to_parquet(text: Path, target: Path, scale: float) -> None:
         for table in SCHEMAS:
             types = {c: "VARCHAR" if t == "STRING" else t for c, t in columns_of(table).items()}
             shape = f"columns = {types | {'_end': 'VARCHAR'}}, header = false, nullstr = '', encoding = 'latin-1'"
-            given = f"read_csv('{text}/{table}.dat', delim = '|', quote = '', escape = '', {shape})"
-            connection.execute(f"CREATE TABLE {table} AS SELECT * EXCLUDE (_end) FROM {given}").fetchall()
+            source = f"read_csv('{text}/{table}.dat', delim = '|', quote = '', escape = '', {shape})"
+            connection.execute(f"CREATE TABLE {table} AS SELECT * EXCLUDE (_end) FROM {source}").fetchall()
         if scale < _MIN_SCALE:
             for table, number in _NUMBER_COLUMNS.items():
                 connection.execute(
@@ -86,7 +86,7 @@ def _convert_to_parquet(text: Path, target: Path, scale: float) -> None:
         if scale < 1:
             columns = [(t, c) for t in SCHEMAS for c in columns_of(t) if "_cdemo_" in c]
             referring = " UNION ALL ".join(f"SELECT {c} AS k FROM {t}" for t, c in columns)
-            unseen = f"cd_demo_sk NOT IN (SELECT k FROM ({referring}) WHERE k IS NOT NULL)"
-            connection.execute(f"DELETE FROM customer_demographics WHERE {unseen}").fetchall()
+            unreferenced = f"cd_demo_sk NOT IN (SELECT k FROM ({referring}) WHERE k IS NOT NULL)"
+            connection.execute(f"DELETE FROM customer_demographics WHERE {unreferenced}").fetchall()
         for table in SCHEMAS:
             connection.execute(f"COPY {table} TO '{target}/{table}.parquet' (FORMAT parquet)").fetchall()

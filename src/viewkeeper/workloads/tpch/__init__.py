@@ -1,7 +1,7 @@
 """TPC-H: the schema with its primary keys, and the 22 queries with the specification's validation parameters.
 
 Keys are BIGINT, money and quantities DECIMAL(15,2), dates DATE, all text STRING; the other numbers are INT. Query 15
-is written as a common table expression. Used by tests, benchmarks and whoever wants a realistic set of views.
+is written as a common table expression. Tests and benchmarks use it as a realistic set of views.
 """
 
 from __future__ import annotations

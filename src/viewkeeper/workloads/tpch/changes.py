@@ -1,8 +1,7 @@
 """TPC-H data and streams of changes.
 
-A batch is like the refresh functions of the specification, and more: RF1 new orders with their lines, RF2 deleted
-orders with theirs, RF3 updated orders and lines, and changes of the dimensions (customer, part, supplier, partsupp,
-nation).
+A batch has the refresh functions of the specification, and more: RF1 new orders with their lines, RF2 deleted orders
+with theirs, RF3 updated orders and lines, and changes of the dimensions (customer, part, supplier, partsupp, nation).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from viewkeeper.workloads.tpch import SCHEMAS, views
 
 
 def generate(scale: float, directory: Path) -> Path:
-    """TPC-H files at a scale factor, made once for each directory by tpchgen-cli."""
+    """Generate TPC-H files at a scale factor with tpchgen-cli, once for each directory."""
     target = directory / f"tpch-{scale:g}"
     if (target / "done").exists():
         return target
@@ -52,13 +51,13 @@ class TpchModel(ReferenceModel):
 
     def orders_batch(self, new: int, deleted: int, updated: int) -> list[Change]:
         """RF1, RF2 and RF3 over different orders, all with their lines."""
-        picked = self._sample_keys("orders", "o_orderkey", new + deleted + updated)
-        made, gone, changed = np.split(picked, [new, new + deleted])
+        sampled = self._sample_keys("orders", "o_orderkey", new + deleted + updated)
+        inserted, deleted_keys, changed = np.split(sampled, [new, new + deleted])
         offset = self._next_order
-        self._next_order += len(made)
-        fresh = {int(k): offset + i for i, k in enumerate(made)}
-        self._register("made", made, np.array(list(fresh.values()), np.int64))
-        self._register("gone", gone)
+        self._next_order += len(inserted)
+        new_keys = {int(k): offset + i for i, k in enumerate(inserted)}
+        self._register("made", inserted, np.array(list(new_keys.values()), np.int64))
+        self._register("gone", deleted_keys)
         self._register("changed_keys", changed)
         customers = "(SELECT max(c_custkey) FROM customer)"
         orders = self.rows(
@@ -95,9 +94,9 @@ class TpchModel(ReferenceModel):
         ]
 
     def scattered_batch(self, rows: int) -> list[Change]:
-        """Lines and orders updated wherever they are, four lines for each order; some lines are deleted."""
+        """Update orders and lines at random, four lines for each order; delete some lines."""
         stamp = int(self.random.integers(1 << 30))
-        orders, gone = rows // 5, rows // 50
+        orders, deleted_count = rows // 5, rows // 50
         self._register("picked", self._sample_keys("orders", "o_orderkey", orders))
         changed = self.rows(
             f"""SELECT o.* REPLACE ((o_totalprice + 1)::DECIMAL(15,2) AS o_totalprice,
@@ -112,15 +111,15 @@ class TpchModel(ReferenceModel):
                     (l_shipdate + (hash(l_partkey, {stamp}) % 7)::INTEGER)::DATE AS l_shipdate)
                 FROM lineitem l ORDER BY hash(l_orderkey, l_linenumber, {stamp} + 1) LIMIT {rows - orders}"""
         )
-        keys = lines.slice(0, gone).select(["l_orderkey", "l_linenumber"])
+        keys = lines.slice(0, deleted_count).select(["l_orderkey", "l_linenumber"])
         return [
             Change("orders", puts=changed),
-            Change("lineitem", puts=lines.slice(gone)),
+            Change("lineitem", puts=lines.slice(deleted_count)),
             Change("lineitem", deletes=keys),
         ]
 
     def dimensions_batch(self, count: int, share: float = 0.05, *, nations: bool = True) -> list[Change]:
-        """Updates and deletes in customer, part, supplier and partsupp: so many rows of each, or a share of them if
+        """Updates and deletes in customer, part, supplier and partsupp: `count` rows of each, or a share of them if
         that is less; and one nation that moves to another region, with its customers and suppliers."""
         stamp = int(self.random.integers(1 << 30))
         updates = {
@@ -166,4 +165,4 @@ class TpchModel(ReferenceModel):
 
 
 TPCH = Benchmark("tpch", views(), generate, TpchModel)
-"""For `vk verify tpch`."""
+"""The benchmark of `vk verify tpch`."""

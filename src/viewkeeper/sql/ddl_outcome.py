@@ -1,4 +1,4 @@
-"""What a statement that defines has done, in a line: `table items created`, `view totals is there already`."""
+"""Describe the outcome of a DDL statement in one line: `table items created`, `view totals is there already`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from viewkeeper.syntax import alter, indexes, statements
 
 
 def describe_outcome(statement: statements.Statement, existed: bool) -> str:
-    """`was_there`: whether something of the statement's name was there before it ran."""
+    """Return the line. `existed`: whether an object of the statement's name existed before the statement ran."""
     match statement:
         case statements.CreateTable():
             return _creation_text("table", statement.name, statement.if_not_exists and existed)
