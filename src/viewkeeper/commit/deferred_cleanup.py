@@ -73,8 +73,7 @@ class DeferredCleanup:
         self.run_or_defer(_drop_label(table), partial(self._drop_table_rows, table, point))
 
     def retry(self) -> None:
-        """Run deferred cleanup again: this maintainer's, and the drops that other processes left in the store's
-        note."""
+        """Run deferred cleanup again, including drops that other processes left in the store's note."""
         has_note = False
         with self.attempt("looking for what is left to do"):
             note = self._store.note(CLEANUP_NOTE)

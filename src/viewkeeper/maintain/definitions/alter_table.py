@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 
 def add_column(store: Store, statement: alter.AddColumn) -> None:
-    """Add a column. Existing rows show its default, or NULL: a stored row has the number of columns it was written
-    with."""
+    """Add a column. Existing rows show its default or NULL: a stored row contains its number of columns."""
 
     def add(catalog: Catalog) -> Catalog:
         entry = catalog.find(statement.table)
@@ -68,8 +67,7 @@ def rename_column(store: Store, statement: alter.RenameColumn) -> None:
 
 
 def _refuse_clustered(catalog: Catalog, table: Table) -> None:
-    """Raise InUse if a clustered view reads the table, since its columns are named after its tables and their
-    columns."""
+    """Raise InUse if a clustered view reads the table, since its columns have the names of the table and columns."""
     readers = (catalog.views_by_id[number] for number in catalog.readers.get(table.id, ()))
     if users := sorted(view.table.name for view in readers if view.cluster is not None):
         raise InUse(

@@ -229,8 +229,7 @@ def member_keys(members: Sequence[View]) -> MemberKeys:
 
 
 def forget_members(store: Store, members: Sequence[View], in_creation: MemberKeys = frozenset()) -> None:
-    """Delete the parameters of members that were removed or could not be created, unless another member has the
-    same."""
+    """Delete parameters of members that were removed, or not created, unless another member has the same."""
     catalog = store.catalog()
     for family in dict.fromkeys(m.table.family for m in members):
         family_view = catalog.views_by_id.get(family)

@@ -1,5 +1,4 @@
-"""Helpers of definitions: reserving ids, and compiling plans that are built without Spark (indexes, clustered
-views)."""
+"""Reservation of ids, and plans that are built without Spark (indexes, clustered views)."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ class MemberReadError(Unsupported):
 
 
 def unique_definitions(definitions: Sequence[statements.CreateView]) -> list[statements.CreateView]:
-    """Return each view once: a second statement with the same name raises NameTaken, or is ignored with IF NOT
-    EXISTS."""
+    """Return each view once: a second one of the same name raises NameTaken; with IF NOT EXISTS it is ignored."""
     by_name: dict[str, statements.CreateView] = {}
     for statement in definitions:
         first = by_name.setdefault(statement.name.lower(), statement)

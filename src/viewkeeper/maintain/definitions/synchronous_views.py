@@ -48,8 +48,7 @@ def is_requested(view: View) -> bool:
 
 
 def plan_synchronous_view(store: Store, view: View) -> View:
-    """Return the view with its synchronous state; unchanged without `sync`, or if it reads batch-maintained views
-    only."""
+    """Add synchronous state to a view, unless it has no `sync` or reads batch-maintained views only."""
     if not is_requested(view):
         return view
     name = view.table.name

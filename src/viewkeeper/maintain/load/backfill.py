@@ -47,8 +47,7 @@ from viewkeeper.store.contract.store import Batch, CaptureMark
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The operators of a backfill: `new_operators` get state, `full_operators` give their whole output, `active`
-    run."""
+    """The operators of a backfill: `new_operators` get state, `full_operators` give all output, `active` run."""
 
     new_operators: frozenset[str]
     full_operators: frozenset[str]
@@ -119,8 +118,7 @@ class LoadResult:
         )
 
     def merged_manifest(self, dataflow: Dataflow, shared_manifest: Manifest) -> Manifest:
-        """Return the shared manifest at this cut, with the new operators' runs in place of any others in their
-        slots."""
+        """Return the shared manifest at this cut, with the new operators' runs in their slots."""
         own_slots = self.slots(dataflow)
         manifest = shared_manifest.restricted_to(dataflow.slots.keys() - own_slots).with_entries(self.entries)
         # Loaded operators are listed even when they hold no rows yet, so that they count as loaded.
@@ -297,8 +295,7 @@ def throttle(progress: Progress | None, rows_per_second: float) -> Progress:
 def _match_capture_marks(
     executor: BatchExecutor, tables: Iterable[Table], cut: int, expected: Mapping[int, CaptureMark], standalone: bool
 ) -> dict[int, CaptureMark]:
-    """Return the tables' capture marks at a cut; raises CutMoved if one differs from `expected`, unless
-    `standalone`."""
+    """Return the tables' marks at a cut; raises CutMoved if one differs from `expected`, unless `standalone`."""
     marks = dict(expected)
     for table in tables:
         mark = executor.store.capture_mark(table, cut, marks.get(table.id))

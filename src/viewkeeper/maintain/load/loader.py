@@ -67,8 +67,7 @@ class Loader:
         self._refresh = refresh
 
     def report_rebuild(self, reasons: Sequence[str]) -> None:
-        """Record that state is about to be rebuilt: in the log, in the next report, and in the note for status and
-        doctor."""
+        """Record a rebuild in the log, in the next report, and in the note for status and doctor."""
         for reason in reasons:
             _log.warning("%s: state is made anew: %s", self._publisher.store.url, reason)
         self.repairs += reasons

@@ -121,8 +121,7 @@ class StateRepair:
 
     @contextmanager
     def watch_contradictions(self) -> Iterator[None]:
-        """Record a contradiction and raise it: state is wrong although no file is damaged, and its extent is
-        unknown."""
+        """Record and raise a contradiction: state is wrong to an unknown extent, although no file is damaged."""
         try:
             yield
         except Contradiction as contradiction:

@@ -57,8 +57,7 @@ class MemberQuarantine:
         self.failures: dict[tuple[int, bytes], str] = {}
         """Errors of members, by family and key, for statements that are creating some of them."""
         self._repeated_failures: Counter[tuple[int, bytes]] = Counter()
-        """Consecutive failures of members that were removed already, because the batch did not include the deletion
-        yet."""
+        """Consecutive failures of removed members, in batches that do not include the deletion yet."""
 
     def quarantine_members(self, error: BrokenViews) -> dict[str, str] | None:
         """Remove the members that the error is attributed to from their families.

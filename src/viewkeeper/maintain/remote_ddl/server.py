@@ -54,13 +54,11 @@ _JOIN_TIMEOUT = 60.0
 _log = logging.getLogger("viewkeeper.batch")
 
 THIS_PROCESS = f"{socket.gethostname()}-{uuid.uuid4().hex}"
-"""A unique name of this process. A process does not run its own request: as the maintainer it runs statements
-itself."""
+"""A unique name of this process, which does not serve its own requests: as the maintainer it needs none."""
 
 
 class RequestCancellation(BaseException):
-    """Cancels a statement because its sender has withdrawn it, or this process ends. Like Ctrl-C, it is no view's
-    error."""
+    """Cancels a statement that its sender has withdrawn, or at the end of this process; no view's error."""
 
 
 class _ActiveRequest:

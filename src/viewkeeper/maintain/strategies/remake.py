@@ -53,8 +53,7 @@ _SCAN_PARTITIONS = 8
 
 @dataclass(frozen=True)
 class RemakeResult:
-    """A scheduled view's new state: the span of positions in which its tables were read, its delta or rows, and its
-    runs."""
+    """A scheduled view's new state: the span of positions in which tables were read, delta or rows, and runs."""
 
     low: int
     cut: int
@@ -186,8 +185,7 @@ def _track_changed_keys(store: Store, statements: PreparedStatements, table: Tab
 
 
 def _read_tracked_rows(store: Store, snapshot: StoreSnapshot | None, tree: MKTree, columns: list[str]) -> pa.Table:
-    """Read the rows of the tracked keys, all at the snapshot's cut; without a snapshot, each piece at its current
-    state."""
+    """Read the rows of the tracked keys at the snapshot's cut; without a snapshot, the current rows."""
     exact = snapshot is not None
     reads: list[Callable[[StoreSnapshot], pa.Table]] = [
         partial(_scan_range, tree.table, start, stop, exact) for start, stop in tree.ranges()

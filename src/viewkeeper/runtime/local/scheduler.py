@@ -187,8 +187,7 @@ class _PortEntry(NamedTuple):
 
 
 class _ReadyQueue:
-    """Deltas buffered at ports, and tasks that are ready because their sources have run. Threads share it under a
-    lock."""
+    """Deltas buffered at ports, and ready tasks, whose sources have run. Threads share it under a lock."""
 
     def __init__(
         self, dataflow: Dataflow, active: frozenset[str], inputs: Mapping[str, InputSource], seeds: Iterable[PortDelta]
@@ -351,8 +350,7 @@ class _ReadyQueue:
             self._complete_source(name, consumer)
 
     def _complete_source(self, source: str, consumer: str) -> None:
-        """Count a source of the consumer as complete, unless an edge between them is unfinished; release the
-        consumer."""
+        """Count a source of the consumer as complete if all edges between them are; release it after the last."""
         if self._open_edges[source, consumer]:
             return
         self._missing_sources[consumer] -= 1

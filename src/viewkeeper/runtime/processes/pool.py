@@ -49,16 +49,14 @@ if viewkeeper.__file__ != sys.argv[2]:
 from viewkeeper.runtime.processes.worker import main
 main(*map(int, sys.argv[3:]))
 """
-"""Imports exactly this package, whatever this program has done to its own path, and nothing from the working
-directory."""
+"""Imports exactly this package, whatever `sys.path` of this program is, and nothing from the working directory."""
 _MAX_DATAFLOWS = 8
 """Dataflows that a worker process caches, for batches that change different tables."""
 _MAX_STARTS_PER_HOUR, _HOUR_SECONDS = 3, 3600.0
 _STOP_TIMEOUT = 5.0
 """Seconds within which an idle worker process must end before it is killed."""
 _MIN_TIMEOUT, _TIMEOUT_FACTOR = 20.0, 10
-"""Seconds to wait for a worker process: at least the first, and this multiple of the time of this process's
-partition."""
+"""Seconds to wait for a worker process: at least the first, or this multiple of this process's own time."""
 
 
 class SchedulerUnavailable(Exception):
@@ -111,8 +109,7 @@ class WorkerProcess:
         _live_processes.add(self)
 
     def poll(self) -> bool:
-        """Whether a request can be sent; receives a finished response first. Raises SchedulerUnavailable if it has
-        ended."""
+        """Whether a request can be sent. Receives a finished response; SchedulerUnavailable if the process ended."""
         with _unavailable_on_error():
             if not self._is_ready and self._connection.poll(0):
                 self._is_ready = self._connection.recv_bytes() == READY
@@ -291,8 +288,7 @@ _live_processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Close connections in a forked child: an open copy would keep a worker process alive after the parent has
-    ended."""
+    """Close connections in a forked child: an open copy would keep the workers alive after the parent."""
     for process in _live_processes:
         process.close()
 

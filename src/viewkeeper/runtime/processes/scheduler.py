@@ -143,8 +143,7 @@ class _WorkloadPlan:
 
 
 class ProcessScheduler:
-    """Worker processes that each run a partition of the views against the same published state. `close` terminates
-    them."""
+    """Worker processes that each run a partition of the views against the same state. `close` terminates them."""
 
     def __init__(self, state: OpenState, threads: int, durable: bool, memory: MemoryBudget) -> None:
         self._state, self._durable, self._memory = state, durable, memory

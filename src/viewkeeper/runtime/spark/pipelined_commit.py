@@ -57,8 +57,7 @@ class ReportPlan:
     encode: Callable[[ViewChange], pa.Table]
 
     def encode_change(self, view: int, change: ViewChange | StreamChange) -> pa.Table | None:
-        """Return a view's changes in the store's encoding; None if they are not reported, or the commit would refuse a
-        row."""
+        """Return a view's changes in the store's encoding; None if they are too few, or the store refuses a row."""
         if view not in self.views or not isinstance(change, ViewChange):
             return None
         if change.puts.num_rows + change.deletes.num_rows < self.min_rows:
@@ -119,8 +118,7 @@ class PipelinedCommit:
         return ReportPlan(views, names, MIN_REPORTED_ROWS, self.open_commit.encode)
 
     def apply_reports(self, finished: threading.Event) -> None:
-        """Apply reports until the job has ended. Writers wait for the transaction, so it is aborted if that takes too
-        long."""
+        """Apply reports until the job has ended; abort the transaction if that takes too long, since writers wait."""
         started, deadline = time.monotonic(), math.inf
         while not finished.wait(_POLL_INTERVAL) and time.monotonic() < deadline:
             self._poll_reports()

@@ -41,7 +41,7 @@ MAX_DRIVER_ROWS = 65_536
 """Up to this many changes of a table, the driver arranges them for all tasks."""
 
 ROWS_PER_TASK = 100_000
-"""Changed rows up to which a batch is one task: if it were divided, statements and stages would cost more than its
+"""Up to this many changed rows, a batch is one task: divided, its statements and stages would cost more than its
 rows."""
 _TASKS_PER_SLOT, _MIN_TASK_FILL = 3, 2.5
 """Maximum number of tasks for each slot, so that a slow or late slot runs fewer of them. There is one task less for
@@ -109,8 +109,7 @@ def plan_placement(
     sizes: SlotSizes,
     single_machine: bool,
 ) -> Placement:
-    """Decide the placement. `context` is the driver's; `sizes` are those of the published state without new
-    operators."""
+    """Decide the placement. `context` is the driver's; `sizes` is the published state without new operators."""
     dataflow = context.dataflow
     inputs = {n: _in_memory(context, g) if is_driver_sized(g) else g for n, g in inputs.items()}
     starting = [n for n, g in inputs.items() if not is_empty(g)]
@@ -193,8 +192,7 @@ _PARTITION_BITS = 16
 
 _HOT_ROWS = 1_024
 _HOT_SHARE = 16
-"""A hash is hot if it has more than `_HOT_ROWS` of the routed rows, and more than 1/`_HOT_SHARE` of a task's fair
-share."""
+"""A hash is hot if it has more than `_HOT_ROWS` routed rows, and more than 1/`_HOT_SHARE` of a task's fair share."""
 
 _PAYLOAD_ROWS = 65_536
 """Rows in one payload: a few MB, so that a shuffle block stays small."""

@@ -71,8 +71,7 @@ _DAMAGE_CLASSES = {kind.__name__: kind for kind in (CorruptRun, Contradiction)}
 
 _ATTEMPTS = 3
 _ABORT_TEXT = "indeterminate output"
-"""Part of Spark's message when it aborts a job because it would have to recompute a shuffle that it takes for
-random."""
+"""Part of Spark's message when it aborts a job rather than recompute a shuffle that it takes for random."""
 
 
 T = TypeVar("T")
@@ -329,8 +328,7 @@ def _run_rounds(environment: SparkEnvironment, batch: _SparkBatch) -> _JobOutput
 def _co_located_views(
     batch: _SparkBatch, variant: Dataflow, placement: Placement, targets: Mapping[int, ViewTarget]
 ) -> Mapping[int, bool]:
-    """Return the views whose rows need no exchange, determined on the unshared dataflow: the variant has the same
-    rows."""
+    """Return the views whose rows need no exchange. The unshared dataflow decides; the variant has the same rows."""
     starting = [name for name, source in placement.inputs.items() if not is_empty(source)]
     live = batch.dataflow.reachable([*starting, *(consumer for consumer, _, _ in batch.seeds)], batch.active)
     return co_located_views(batch.dataflow, live, placement.co_located | variant.retired, placement.inputs, targets)

@@ -106,8 +106,7 @@ def _source_columns(segment: Segment, columns: Sequence[str | None]) -> list[str
 def route_by_key(
     statements: PreparedStatements, target: ViewTarget, delta: pa.Table, partitions: int
 ) -> Iterator[Message]:
-    """Route a view's rows to the tasks that own their keys; equal rows of a bag are merged first, since they may be
-    many."""
+    """Route a view's rows to the tasks that own their keys; equal rows of a bag are merged first."""
     keys = ", ".join(quoted(k.column) for k in target.table.key)
     delta = delta.rename_columns([*(c.name for c in target.table.columns), WEIGHT])
     if target.table.is_bag:

@@ -96,8 +96,7 @@ class WorkerCache:
             retain_freed_memory(memory // _RETAINED_MEMORY_DIVISOR)
 
     def begin_task(self, memory: int) -> None:
-        """Begin a task: set its memory budget, and close runs that were unused for a while; their files may be
-        deleted."""
+        """Begin a task: set its memory budget, and close unused runs, since their files may be deleted."""
         self.memory = self.pool.memory = MemoryBudget(memory).with_spill_directory(self.directory)
         self._task_count += 1
         self._close_runs([e for e, task in self._last_used.items() if task + _MAX_UNUSED_TASKS < self._task_count])
