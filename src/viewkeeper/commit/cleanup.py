@@ -20,8 +20,9 @@ _MIN_INTERVAL = 0.5
 
 
 class Cleanup:
-    """Runs step 5. Log entries are kept for `retention` seconds after the views include them, so that subscribers can
-    resume.
+    """Runs step 5.
+
+    Log entries are kept for `retention` seconds after the views include them, so that subscribers can resume.
     """
 
     def __init__(self, publisher: Publisher, retention: float) -> None:
@@ -36,9 +37,8 @@ class Cleanup:
         publisher = self._publisher
         if (force or time.monotonic() - self._last_run >= _MIN_INTERVAL) and not publisher.lease.is_lost:
             self._clean_up()  # else the process that has the lease now cleans up
-        with publisher.deferred_cleanup.attempt(
-            "beginning to merge"
-        ):  # last, because compaction runs in the background from here on
+        # Compaction starts last, because it runs in the background from here on.
+        with publisher.deferred_cleanup.attempt("beginning to merge"):
             failpoints.hit("commit.5.merge")
             publisher.compactor.start(publisher.dataflow, publisher.batch.number, changed)
 

@@ -96,9 +96,8 @@ class DeferredCleanup:
     def record_failure(self, label: str, error: Exception) -> None:
         """Log a failure and save it in the store's note."""
         text = error.message if isinstance(error, ViewkeeperError) else f"{type(error).__name__}: {error}"
-        level = (
-            logging.DEBUG if self._failures.get(label) == text else logging.WARNING
-        )  # warn once while the failure stays the same
+        # Warn once while the failure stays the same.
+        level = logging.DEBUG if self._failures.get(label) == text else logging.WARNING
         _log.log(
             level, "%s: what came after a published batch failed and is tried again: %s: %s", self._url, label, text
         )

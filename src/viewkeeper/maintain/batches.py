@@ -82,9 +82,10 @@ class Batches:
         number = before.number + 1
         choice = self.executor.choose_lane(lane, self._batch_rows)
         chosen_lane = choice.lane
+        # Step 2.
         deltas, capture_marks = self.executor.capture_inputs(
             chosen_lane, dataflow, before.cut, cut, pending, before.capture_marks
-        )  # step 2
+        )
         changes = sum(source.count or 0 for source in deltas.values())
         failpoints.hit("commit.2.before")
         capture_ended = time.perf_counter()

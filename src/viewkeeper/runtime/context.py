@@ -87,9 +87,10 @@ class LocalContext:
                 yield from self.feed_edge(edge, piece)
 
     def edge_output(self, edge: FeedEdge, output: pa.Table | ExitRows) -> pa.Table:
-        """Return the rows of an output on one edge: all rows, or the materialized rows at the edge's exit if these are
-        row
-        ids (late materialization)."""
+        """Return the rows of an output on one edge: all of its rows.
+
+        If the rows are row ids (late materialization), these are the materialized rows at the edge's exit.
+        """
         if not isinstance(output, ExitRows):
             return output
         with attribute_errors(edge[0] if edge[2] is None else edge[2].source):

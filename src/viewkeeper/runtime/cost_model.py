@@ -232,9 +232,11 @@ _MAX_WORKLOADS = 64
 
 @dataclass
 class _WorkloadTimes:
-    """Measurements of a workload class: number of batches; by scheduler, the seconds for a row, the batch of its last
-    use,
-    and how often it was measured."""
+    """Measurements of a workload class.
+
+    `count` is the number of its batches. By scheduler: the seconds for a row, the number of the last measured batch,
+    and the number of measurements.
+    """
 
     count: int = 0
     seconds_per_row: dict[str, float] = field(default_factory=dict)

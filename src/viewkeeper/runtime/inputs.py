@@ -187,9 +187,8 @@ class LogRange:
     def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
         """Divide the range into partitions of about one piece of memory, the same number for each task."""
         fields = (self.url, self.table, self.columns, self.after, self.cut, self.count, self.has_several_calls)
-        count = task_count * max(
-            1, -(-2 * self.count // (task_count * MAX_PIECE_ROWS))
-        )  # an update has two rows: before and after
+        # An update has two rows: before and after.
+        count = task_count * max(1, -(-2 * self.count // (task_count * MAX_PIECE_ROWS)))
         return [LogRange(*fields, partition, count) for partition in range(count)]
 
 

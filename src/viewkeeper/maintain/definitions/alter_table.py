@@ -236,9 +236,8 @@ def column_users(store: Store, spark: Callable[[], Any], statement: alter.DropCo
         for view in views
         if view.index is not None and view.index.table_id not in {user.table.id for user in views}
     }
-    return view_names, [
-        name for name in indexes if name in remaining_indexes
-    ]  # a listed view is dropped with its indexes
+    # The indexes of a listed view are dropped with it.
+    return view_names, [name for name in indexes if name in remaining_indexes]
 
 
 def _column_views(catalog: Catalog, spark: Callable[[], Any], table: Table, column: Column) -> list[View]:

@@ -177,8 +177,7 @@ class Definer:
         lane: str = "auto",
         progress: Progress | None = None,
     ) -> None:
-        """Backfill a new definition while the old one is maintained, and switch in one batch, with the views that read
-        it.
+        """Backfill a new definition of a view, and switch to it in one batch, with the views that read it.
 
         If the new definition has the same table, only the difference of the rows is written; else the old view's rows
         are dropped.
@@ -281,9 +280,8 @@ class Definer:
             self._scheduler.remake_fully(replace(view, suspended=None), progress)
             return
 
-        unshared = with_shared_aggregate(
-            replace(view, suspended=None), None
-        )  # the views that it shared an aggregate with have moved on
+        # The views that it shared an aggregate with have changed since.
+        unshared = with_shared_aggregate(replace(view, suspended=None), None)
         sharing = self._plan_shared_aggregates(lambda catalog: catalog.with_replaced_view(unshared), [unshared])
 
         def resume_view(catalog: Catalog, since: int) -> Catalog:

@@ -219,9 +219,10 @@ def delete_parameters(store: Store, parameters: Table, is_unwanted: Callable[[by
 
 
 MemberKeys = AbstractSet[tuple[int, bytes]]
-"""(Family id, key prefix) of members, here those in creation: their parameters are written before their catalog
-entries,
-and must not be swept."""
+"""(Family id, key prefix) of members.
+
+The parameters of members in creation are written before their catalog entries, and must not be swept.
+"""
 
 
 def member_keys(members: Sequence[View]) -> MemberKeys:

@@ -187,8 +187,8 @@ def _input_node(
     scan = Scan(table.id, tuple((Column(names[c.name], c.type, c.nullable), c.internal_name) for c in own))
     exprs = [column(names[by_name[c.name.lower()].name], c.type, c.nullable) for c in shared_columns]
     exprs.append(Expr("literal", types.INT, value=index, nullable=False))
-    for other, pairs in enumerate(own_columns):
-        exprs += [column(names[c.name], c.type) if other == index else Expr("literal", c.type) for c, _ in pairs]
+    for source, pairs in enumerate(own_columns):
+        exprs += [column(names[c.name], c.type) if source == index else Expr("literal", c.type) for c, _ in pairs]
     return Project(scan, tuple(Named(f"t{index}o{i}", e) for i, e in enumerate(exprs)))
 
 
@@ -198,9 +198,9 @@ def _cluster_query_text(
     parts = []
     for index, table in enumerate(tables):
         items = [backticked(c.name) for c in shared_columns] + [f"{index} AS {SOURCE_COLUMN}"]
-        for other, pairs in enumerate(own_columns):
+        for source, pairs in enumerate(own_columns):
             for c, name in pairs:
-                value = backticked(c.name) if other == index else f"CAST(NULL AS {c.type.sql})"
+                value = backticked(c.name) if source == index else f"CAST(NULL AS {c.type.sql})"
                 items.append(f"{value} AS {backticked(name)}")
         parts.append(f"SELECT {', '.join(items)} FROM {backticked(table.name)}")
     return "\nUNION ALL ".join(parts)

@@ -177,9 +177,8 @@ class DefinitionServer:
                 _log.exception("A statement that another process has sent failed")
             answer = DefinitionAnswer(self._maintainer_name, FAILED, error=error_message(error))
             if self._stopping.is_set() and isinstance(error, MaintainerBusy | StoreError):
-                answer = DefinitionAnswer(
-                    self._maintainer_name, ENDED
-                )  # the database was closed while the statement ran
+                # The database was closed while the statement ran.
+                answer = DefinitionAnswer(self._maintainer_name, ENDED)
         for _ in range(5):
             with self._answer_lock, suppress(Exception):  # the store may be unreachable for a moment
                 self._write_answer(active.name, answer)

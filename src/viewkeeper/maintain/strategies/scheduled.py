@@ -198,9 +198,8 @@ class ViewScheduler:
     def _publish_result(self, view: View, result: RemakeResult, is_new: bool) -> None:
         """Publish a view at its own cut; the cut of the other views does not change."""
         rows = [r for r in result.deltas if r.num_rows]
-        starts_over = (
-            result.is_full and not view.table.is_stored
-        )  # there are no stored rows to compute a difference with
+        # Without stored rows, no difference can be computed.
+        starts_over = result.is_full and not view.table.is_stored
         if starts_over:
             rows = []
         elif result.is_full and not is_new:

@@ -218,9 +218,8 @@ class _ReadyQueue:
         self._done: set[str] = set()
         for consumer, port, delta in seeds:
             self._pending[consumer][port].append(_PortEntry(_SEED, 0, 0, delta))
-        for name in [
-            operator_id for operator_id, count in self._missing_sources.items() if not count
-        ]:  # a copy, because releasing one operator may release others
+        # A copy, because releasing one operator may release others.
+        for name in [operator_id for operator_id, count in self._missing_sources.items() if not count]:
             self._release(name)
 
     def prioritize_longest(self) -> None:

@@ -41,12 +41,12 @@ MAX_DRIVER_ROWS = 65_536
 """Up to this many changes of a table, the driver arranges them for all tasks."""
 
 ROWS_PER_TASK = 100_000
-"""Up to this many changed rows, a batch is one task: divided, its statements and stages would cost more than its
-rows."""
+"""Up to this many changed rows, a batch is one task: divided, statements and stages would cost more than the rows."""
 _TASKS_PER_SLOT, _MIN_TASK_FILL = 3, 2.5
-"""Maximum number of tasks for each slot, so that a slow or late slot runs fewer of them. There is one task less for
-each slot if a task would have less than `_MIN_TASK_FILL` times the rows that are worth a task: its overhead would be an
-eighth of its time.
+"""Maximum number of tasks for each slot, so that a slow or late slot runs fewer of them.
+
+There is one task less for each slot if a task would have less than `_MIN_TASK_FILL` times the rows that are worth a
+task: its overhead would be an eighth of its time.
 """
 _ROWS_PER_TASK_SETTING = "spark.viewkeeper.rowsPerTask"
 _SMALL_ROUND_BYTES = 32 << 20
@@ -71,8 +71,9 @@ def count_tasks(inputs: Mapping[str, InputSource], task_slots: int, spark: Any, 
 
 
 def count_later_tasks(partitions: int, task_slots: int, received_bytes: float | None) -> int:
-    """Return the number of tasks of each later round; `received_bytes` is the estimate for the busiest, None if
-    unknown.
+    """Return the number of tasks of each later round.
+
+    `received_bytes` is the estimate for the busiest of these rounds; None if it is unknown.
 
     A task costs about as much as aggregating a million rows, and a later round often receives only such sums. If it
     receives little, there is one task for each slot. There are never fewer, because the estimate is from the last batch

@@ -120,9 +120,8 @@ class RoundTask:
                 port_deltas[node][port].append(decode_payload(payload))
         if self.round_number:
             output.append(placement.received_bytes_message(self.round_number, size))
-        if (
-            stage_context.reachability is not None and not stage_context.reachability.is_reachable()
-        ):  # an executor that joined after the session was checked
+        # The executor may have joined after the session was checked.
+        if stage_context.reachability is not None and not stage_context.reachability.is_reachable():
             yield from [*output, state_unreachable_message()]
             return
         cache = worker_cache.cache_for(stage_context)
