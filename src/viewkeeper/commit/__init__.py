@@ -1,1 +1,1 @@
-"""6. Commit: the numbered steps that turn a batch's files and view changes into the published state."""
+"""6. Commit: the numbered steps that publish a batch: its run files, its view changes, and its batch record."""

@@ -1,8 +1,8 @@
-"""Merging (elsewhere compaction): an arrangement stays a short list of runs, off the critical path.
+"""Compaction: merges runs in the background, so that an arrangement remains a short list of runs.
 
-Runs merge like an LSM tree, and merging consolidates. A merge is a manifest change: the merged run is written beside
-the old ones by a thread of its own, and a later batch lists it in their place. Until then, and after a crash, the old
-runs count. Runs are immutable, so the thread and the batches do not meet.
+Runs are merged as in an LSM tree, and merging consolidates them. A background thread writes the merged run to a new
+file; the next batch after that replaces the old runs by the merged one in its manifest. Until then, and after a crash,
+the old runs are valid. Runs are immutable, so the thread and the batches do not interfere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from viewkeeper.state.run import Run
 from viewkeeper.state.run_file import RunEntry, group_pieces, write_run_file
 
 MAX_UNMERGED_RUNS = 16
-"""An arrangement with more runs makes the next batch wait for the merge that is under way."""
+"""If an arrangement has more runs than this, the next batch waits for the running merge."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class _CompactionTask:
     operator: Operator
     entries: tuple[RunEntry, ...]
     openers: tuple[Callable[[], Run], ...]
-    """A run may have to be mapped and verified: no batch waits for that."""
+    """Functions that open the runs. Mapping and verifying a run takes time, so the background thread calls them."""
 
 
 @dataclass(frozen=True)
 class _CompactionResult:
-    """What was written, the runs of it that are at hand for the batch that lists them first, and what failed."""
+    """The entries that were written, those of their runs that are open for the batch which adopts them, and errors."""
 
     entries: list[RunEntry]
     runs: Mapping[RunEntry, Run]
@@ -75,13 +75,13 @@ class Compactor:
 
     @property
     def files(self) -> frozenset[str]:
-        """Files that are being written, or that no manifest lists yet, and those that are read for them."""
+        """Files that the running merge writes, which no manifest lists yet, and files that it reads."""
         if self._file is None:
             return frozenset()
         return frozenset([self._file, *(entry.file for task in self._tasks for entry in task.entries)])
 
     def start(self, dataflow: Dataflow, batch: int, changed: Iterable[str]) -> None:
-        """Begin to merge what has too many runs, unless a merge is under way already."""
+        """Start merging the arrangements that have too many runs, unless a merge is running already."""
         self._changed_slots.update(changed)
         if self._future is not None:
             return
@@ -90,10 +90,10 @@ class Compactor:
             entries = self.state.manifest.runs.get(slot, ())
             operator = dataflow.operators.get(slot.split("/")[0])
             runs = group_pieces(entries)
-            newest = choose_merges([sum(e.rows for e in pieces) for pieces in runs])
+            newest = choose_merges([sum(entry.rows for entry in pieces) for pieces in runs])
             if newest and operator is not None:
-                merged = tuple(e for pieces in runs[-newest:] for e in pieces)
-                tasks.append(_CompactionTask(slot, operator, merged, tuple(map(self.state.run_opener, merged))))
+                selected = tuple(entry for pieces in runs[-newest:] for entry in pieces)
+                tasks.append(_CompactionTask(slot, operator, selected, tuple(map(self.state.run_opener, selected))))
         self._changed_slots.clear()
         if tasks:
             self._tasks = tasks
@@ -101,76 +101,79 @@ class Compactor:
             self._future = self._thread.submit(self._merge, tasks, self._file)
 
     def adopt(self) -> list[OperatorError]:
-        """Put finished merges into the state's manifest; waits for one only when an arrangement has very many runs.
+        """Put finished merges into the state's manifest.
 
-        Returns the operators that raised an error in theirs; their runs stay as they are. A fault of the process is
-        raised, with everything as if no merge had begun."""
+        Waits for a running merge only if an arrangement has more than `MAX_UNMERGED_RUNS` runs. Returns the errors of
+        operators that failed to merge; their runs stay unmerged. Raises a process fault, with the manifest unchanged.
+        """
         if self._future is None:
             return []
         if not self._future.done() and all(
-            len(r) <= MAX_UNMERGED_RUNS or len(group_pieces(r)) <= MAX_UNMERGED_RUNS
-            for r in self.state.manifest.runs.values()
+            len(entries) <= MAX_UNMERGED_RUNS or len(group_pieces(entries)) <= MAX_UNMERGED_RUNS
+            for entries in self.state.manifest.runs.values()
         ):
             return []
-        work, tasks = self._future, self._tasks
+        future, tasks = self._future, self._tasks
         self._future, self._tasks, self._file = None, (), None
         try:
             written: dict[str, list[RunEntry]] = defaultdict(list)
-            done = work.result()
-            for entry in done.entries:
+            result = future.result()
+            for entry in result.entries:
                 written[entry.slot].append(entry)
         except Exception:
-            # The runs that were to be merged are there and count; a later batch begins again.
+            # The unmerged runs are still valid; a later batch starts the merge again.
             self._changed_slots.update(task.slot for task in tasks)
             raise
         manifest = self.state.manifest
         for task in tasks:
-            # A view may have been dropped or loaded anew meanwhile: then its runs are not there to be replaced.
-            failed = any(f.operator == task.operator.id for f in done.errors)
+            # If the view was dropped or reloaded meanwhile, the manifest no longer lists the runs to be replaced.
+            failed = any(error.operator == task.operator.id for error in result.errors)
             if not failed and set(task.entries) <= set(manifest.runs.get(task.slot, ())):
                 manifest = manifest.with_replaced(task.slot, task.entries, written[task.slot])
-                self.state.cache_runs({entry: done.runs[entry] for entry in written[task.slot] if entry in done.runs})
+                self.state.cache_runs(
+                    {entry: result.runs[entry] for entry in written[task.slot] if entry in result.runs}
+                )
         self.state.adopt(manifest)
         failpoints.hit("merge.adopted")
-        return done.errors
+        return result.errors
 
     def statistics(self) -> dict[str, Any]:
-        """How many arrangements were merged so far, in how many seconds, and when the last merges were."""
+        """Return the number of merged arrangements, their total seconds, and (time, seconds) of the last merges."""
         return {"count": self._merged_count, "seconds": self._seconds, "last": self._recent_merges}
 
     def close(self) -> None:
-        """Wait for the merge under way; what it wrote is collected at the next opening."""
+        """Wait for the running merge; the next maintainer deletes the file that it wrote."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         if "_statements" in self.__dict__:
             self._statements.close()
 
     def _merge(self, tasks: Sequence[_CompactionTask], file: str) -> _CompactionResult:
-        began, started = time.time(), time.perf_counter()
+        start_time, started = time.time(), time.perf_counter()
         self._statements.set_memory_limit(self._memory.duckdb_bytes)
         merged: dict[str, Run] = {}
-        failed: list[OperatorError] = []
+        errors: list[OperatorError] = []
         for task in tasks:
             try:
                 merged[task.slot] = _merge_runs(self._statements, self._memory, task)
             except OperatorError as failure:
-                failed.append(failure)
+                errors.append(failure)
         failpoints.hit("merge.write.before")
         written = write_run_file(self.state.directory, file, merged, fsync=self.durable) if merged else []
         failpoints.hit("merge.write.after")
-        took = time.perf_counter() - started
-        self._merged_count, self._seconds = self._merged_count + len(tasks), self._seconds + took
-        self._recent_merges = [*self._recent_merges[-15:], (began, took)]
-        at_hand = {e: merged[e.slot] for e in written if is_kept_in_memory(e, merged[e.slot])}
+        seconds = time.perf_counter() - started
+        self._merged_count, self._seconds = self._merged_count + len(tasks), self._seconds + seconds
+        self._recent_merges = [*self._recent_merges[-15:], (start_time, seconds)]
+        open_runs = {e: merged[e.slot] for e in written if is_kept_in_memory(e, merged[e.slot])}
         if not self.state.directory.is_object_store:
             for entry in written:
-                if entry not in at_hand:
-                    with suppress(CorruptRun):  # the batch meets it again, and mends it
-                        at_hand[entry] = self.state.open_verified(entry)
-        return _CompactionResult(written, at_hand, failed)
+                if entry not in open_runs:
+                    with suppress(CorruptRun):  # the batch finds the damage again, and repairs it
+                        open_runs[entry] = self.state.open_verified(entry)
+        return _CompactionResult(written, open_runs, errors)
 
 
 def _merge_runs(statements: PreparedStatements, memory: MemoryBudget, task: _CompactionTask) -> Run:
     slot = int(task.slot.split("/")[1])
-    runs = run_parallel(lambda opened: opened(), task.openers)
+    runs = run_parallel(lambda opener: opener(), task.openers)
     with attribute_errors(task.operator.id):
         return run_by_hash_ranges(runs, memory, lambda runs: task.operator.merge_runs(statements, slot, runs))

@@ -1,11 +1,11 @@
-"""After publication: what is left to do never fails the batch, which has happened.
+"""Deferred cleanup: work after publication. Its failure cannot fail the batch, which is published.
 
-    of(what)        a piece of clean-up; if it fails the batch is published all the same
-    owe(what, …)    one that is not done again by itself: kept, and tried again after a later batch
-    drop(table)     … the rows of a dropped table: also tried again by the next maintainer
+    attempt(label)           cleanup that every later run of the caller repeats
+    run_or_defer(label, …)   cleanup that nothing else repeats: kept on failure, and tried again after a later batch
+    drop_rows(table)         deletes the rows of a dropped table; on failure the next maintainer tries again too
 
-Nothing of it is silent. A failure is in the batch's report, in Python's log, and in a note of the store, from which
-`status` and `doctor` show it, until the same piece of work has been done.
+A failure is reported in the batch's report, in Python's log, and in a note of the store, which `status` and `doctor`
+show, until the same piece of work succeeds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from viewkeeper.model.schema import Table
 from viewkeeper.store.contract.store import Batch, Store
 
 CLEANUP_NOTE = "afterwards"
-"""The store's record of clean-up that failed: {time, failed: {what: error}, drop: [table]}."""
+"""Name of the store's note about failed cleanup: {time, failed: {label: error}, drop: [table]}."""
 
 _log = logging.getLogger("viewkeeper")
 
 
 class DeferredCleanup:
-    """What a maintainer still has to clean up."""
+    """The cleanup that one maintainer has still to do."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,16 +38,16 @@ class DeferredCleanup:
         self._pending_drops: dict[str, Table] = {}
         self._dropped_ids: set[int] = set()
         self.damage: CorruptState | None = None
-        """Damage that clean-up came across: the next batch begins with it."""
+        """Damage that cleanup found; the maintainer repairs it after this batch or at the start of the next."""
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What has not been done yet, and why."""
-        return tuple(f"{what}: {error}" for what, error in self._failures.items())
+        """The cleanup that failed and is not done yet, each with its error."""
+        return tuple(f"{label}: {error}" for label, error in self._failures.items())
 
     @contextmanager
     def attempt(self, label: str) -> Iterator[None]:
-        """Do this; if it fails, say so and go on."""
+        """Run the block; record its failure and continue."""
         try:
             yield
         except Exception as error:
@@ -58,28 +58,31 @@ class DeferredCleanup:
             self.clear_failure(label)
 
     def run_or_defer(self, label: str, work: Callable[[], object]) -> None:
-        """Do this, now or, if it fails, after a later batch."""
+        """Run `work` now; if it fails, run it again after a later batch."""
         self._deferred[label] = work
         with self.attempt(label):
             work()
             del self._deferred[label]
 
     def drop_rows(self, table: Table, point: str | None = None) -> None:
-        """Free the rows of a table that the catalog no longer lists. What fails is left to the next maintainer too."""
+        """Delete the rows of a table that the catalog no longer lists.
+
+        A failure is recorded in the store's note, so that the next maintainer tries again too.
+        """
         self._pending_drops[_drop_label(table)] = table
         self.run_or_defer(_drop_label(table), partial(self._drop_table_rows, table, point))
 
     def retry(self) -> None:
-        """Try once more what is owed: by this maintainer, an earlier one, or whoever dropped a table."""
-        noted = False
+        """Run deferred cleanup again, including drops that other processes left in the store's note."""
+        has_note = False
         with self.attempt("looking for what is left to do"):
             note = self._store.note(CLEANUP_NOTE)
-            noted = note is not None
+            has_note = note is not None
             for table in _noted_drops(note):
                 self._deferred.setdefault(_drop_label(table), partial(self._drop_table_rows, table))
-        for what, work in list(self._deferred.items()):
-            self.run_or_defer(what, work)
-        if noted and not self._failures:
+        for label, work in list(self._deferred.items()):
+            self.run_or_defer(label, work)
+        if has_note and not self._failures:
             self._save_note()
 
     def _drop_table_rows(self, table: Table, point: str | None = None) -> None:
@@ -91,17 +94,18 @@ class DeferredCleanup:
         self._dropped_ids.add(table.id)
 
     def record_failure(self, label: str, error: Exception) -> None:
-        """A failure that has been dealt with: it is told, and that is all."""
-        said = error.message if isinstance(error, ViewkeeperError) else f"{type(error).__name__}: {error}"
-        level = logging.DEBUG if self._failures.get(label) == said else logging.WARNING  # once, while it stays the same
+        """Log a failure and save it in the store's note."""
+        text = error.message if isinstance(error, ViewkeeperError) else f"{type(error).__name__}: {error}"
+        # Warn once while the failure stays the same.
+        level = logging.DEBUG if self._failures.get(label) == text else logging.WARNING
         _log.log(
-            level, "%s: what came after a published batch failed and is tried again: %s: %s", self._url, label, said
+            level, "%s: what came after a published batch failed and is tried again: %s: %s", self._url, label, text
         )
-        self._failures[label] = said
+        self._failures[label] = text
         self._save_note()
 
     def clear_failure(self, label: str) -> None:
-        """It has been done, if it was not before."""
+        """Remove the failure of this label, if there is one: the work has succeeded."""
         self._pending_drops.pop(label, None)
         if self._failures.pop(label, None) is not None:
             _log.info("%s: done after all: %s", self._url, label)
@@ -109,12 +113,19 @@ class DeferredCleanup:
 
     def _save_note(self) -> None:
         try:
-            others = {t.id: t for t in _noted_drops(self._store.note(CLEANUP_NOTE)) if t.id not in self._dropped_ids}
-            drops = [t.to_json() for t in (others | {t.id: t for t in self._pending_drops.values()}).values()]
-            some = bool(self._failures or drops)
-            note = {"time": time.time(), "failed": dict(self._failures), "drop": drops} if some else None
+            other_drops = {
+                table.id: table
+                for table in _noted_drops(self._store.note(CLEANUP_NOTE))
+                if table.id not in self._dropped_ids
+            }
+            drops = [
+                table.to_json()
+                for table in (other_drops | {table.id: table for table in self._pending_drops.values()}).values()
+            ]
+            is_needed = bool(self._failures or drops)
+            note = {"time": time.time(), "failed": dict(self._failures), "drop": drops} if is_needed else None
             self._store.put_note(CLEANUP_NOTE, note)
-        except Exception as error:  # the report and the log have it
+        except Exception as error:  # the failure is in the report and in the log
             _log.warning("%s: no note of it can be left: %s", self._url, error)
 
     @property
@@ -123,22 +134,25 @@ class DeferredCleanup:
 
 
 def has_happened(store: Store, batch: Batch, error: Exception) -> bool:
-    """Whether a commit that failed has published its batch all the same; PublicationUnknown if nobody says."""
+    """Whether a failed commit has published its batch nevertheless.
+
+    Raises PublicationUnknown if the store cannot be asked.
+    """
     try:
-        found = store.published_batch()
-    except Exception as silent:
+        published = store.published_batch()
+    except Exception as second_error:
         raise PublicationUnknown(
-            f"Whether batch {batch.number} of {store.url} is published is not known: {error} Then: {silent}"
+            f"Whether batch {batch.number} of {store.url} is published is not known: {error} Then: {second_error}"
         ) from error
-    return found is not None and found.record.get("attempt") == batch.record["attempt"]
+    return published is not None and published.record.get("attempt") == batch.record["attempt"]
 
 
 def describe_cleanup_note(note: Mapping[str, Any] | None) -> str | None:
-    """The note in words; None if there is none."""
+    """Return the note as text; None if there is no note."""
     if note is None:
         return None
     failed = {_drop_label(table): "not done yet" for table in _noted_drops(note)} | note["failed"]
-    return "; ".join(f"{what}: {error}" for what, error in failed.items())
+    return "; ".join(f"{label}: {error}" for label, error in failed.items())
 
 
 def _noted_drops(note: Mapping[str, Any] | None) -> list[Table]:

@@ -1,18 +1,18 @@
-"""The published batch, and how the next one takes its place: the lease, the batch record, the state that it lists.
+"""The publisher: owns the lease and the published batch, and publishes the next one.
 
 Steps of a batch, numbered the same in code, tests and docs:
 
-    1  choose the cut (elsewhere a watermark): the log's head, or as many write calls as the batch may have
-    2  run the rounds; they leave a file of runs tagged with the batch
+    1  choose the cut (a watermark): the log's head, or the position after as many write calls as the batch may take
+    2  run the operators in rounds; they write run files whose names have the batch's number
     3  write the view changes and the batch record {number, cut, manifest}
-    4  publish: where the store has atomic batches, 3 and 4 are one transaction
-    5  later: merge runs, forget log entries and files that nobody needs (`tidying`)
+    4  publish; in a store with atomic batches, steps 3 and 4 are one transaction
+    5  later: merge runs, truncate the log, and delete files that no manifest lists (`cleanup`)
 
-The batch record (elsewhere a checkpoint) is the only truth. Until step 4 nothing has happened; after it, everything
-has.
+The batch record (a checkpoint) alone decides what is published. Before step 4 nothing of the batch is visible; after
+it the whole batch is.
 
-Threads: `lock` is held for a batch and for whatever else publishes; `defining` for a change of the views, most of
-which happens beside the batches (`maintain.loader`).
+Threads: `lock` is held during a batch and during every other publication. `definition_lock` is held while the views are
+changed; most of that work runs at the same time as the batches (`maintain.load.loader`).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from viewkeeper.state.open_state import OpenState
 from viewkeeper.store.contract.store import Batch, CaptureMark, OpenCommit, Store, StreamChange, ViewChange
 
 _EMPTY_MANIFEST = {"runs": {}, "fingerprint": ""}
-"""The manifest of a batch whose record is damaged: all state is made anew."""
+"""The manifest of a batch whose record is damaged: all state is rebuilt."""
 
 _MEMORY_RELEASE_ROWS = 200_000
-"""Changed rows of views from which it is worth giving memory back before they are written."""
+"""From this many changed rows of views on, free memory is returned to the system before they are written."""
 
 GARBAGE_COLLECTION = "removing files that no batch lists"
 _PUBLICATION = "an error of the store while it published"
@@ -51,7 +51,7 @@ _PUBLICATION = "an error of the store while it published"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A published batch as a load sees it."""
+    """A published batch with its catalog and manifest, from which a backfill starts."""
 
     catalog: Catalog
     batch: Batch
@@ -59,9 +59,9 @@ class Checkpoint:
 
 
 class Publisher:
-    """Owns the lease, the graph of all views, and the open state. One at a time for each database.
+    """Owns the lease, the dataflow of all views, and the open state. One at a time for each database.
 
-    `memory`: the database's whole budget, which the batch record tells.
+    `memory` is the database's whole budget; the batch record contains its limit.
     """
 
     def __init__(self, store: Store, *, durable: bool, memory: MemoryBudget) -> None:
@@ -83,21 +83,24 @@ class Publisher:
             self.state = OpenState(store.state_path, manifest)
             remove_stale_spills(self.state.directory)
             self.compactor = Compactor(self.state, durable, memory.divide(4))
-            self.view_manifests = {int(v): Manifest.from_json(m) for v, m in self.batch.record.get("sets", {}).items()}
-            """The state of views that run alone, by view."""
+            self.view_manifests = {
+                int(view_id): Manifest.from_json(view_manifest)
+                for view_id, view_manifest in self.batch.record.get("sets", {}).items()
+            }
+            """The manifests of views with state of their own (scheduled and per-call views), by view id."""
             self.deferred_cleanup = DeferredCleanup(store)
             with self.deferred_cleanup.attempt(GARBAGE_COLLECTION):
                 self.state.collect_garbage(keep=files_of(self.view_manifests.values()))
                 if (
                     not self.state.directory.is_object_store
-                    and (failed := self.state.wait_for_collection()) is not None
+                    and (failure := self.state.wait_for_collection()) is not None
                 ):
-                    raise failed  # else a note that an earlier maintainer has left would be taken for settled
+                    raise failure  # else the `attempt` would remove the note that an earlier maintainer left
             self.deferred_cleanup.retry()
             self.published_cuts: deque[tuple[float, int]] = deque([(time.monotonic(), self.batch.cut)])
-            """When which cut was published: the log before it may be needed for a while."""
+            """(Time, cut) of published batches: log retention keeps the log for some time after its publication."""
             self.load_cuts: dict[object, int] = {}
-            """The cuts of loads that go on: the log after them is needed."""
+            """The cuts of running backfills: the log after them must be kept."""
             self._set_catalog(store.catalog())
         except BaseException:
             self.lease.release()
@@ -105,15 +108,19 @@ class Publisher:
 
     def close(self) -> None:
         self.compactor.close()
-        failed = self.state.wait_for_collection()
-        if isinstance(failed, Exception) and not self.lease.is_lost:
-            self.deferred_cleanup.record_failure(GARBAGE_COLLECTION, failed)
+        failure = self.state.wait_for_collection()
+        if isinstance(failure, Exception) and not self.lease.is_lost:
+            self.deferred_cleanup.record_failure(GARBAGE_COLLECTION, failure)
         self.lease.release()
 
     # -- what is published --------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Other processes may add tables; views change only here. A commit that failed may have happened after all."""
+        """Read the published batch and the catalog again.
+
+        Other processes may have added tables (views change only here), and a commit that raised an error may have been
+        published.
+        """
         self.check_lease()
         batch = self.store.published_batch()
         if batch is not None and batch.number > self.batch.number:
@@ -124,7 +131,7 @@ class Publisher:
             self._set_catalog(current)
 
     def check_lease(self) -> None:
-        """Whoever was asleep while another process took over must not go on."""
+        """Raise MaintainerBusy if the lease is lost: another process may have become the maintainer."""
         if self.lease.is_lost:
             raise MaintainerBusy(
                 f"The lease on {self.store.url} is lost; another process may maintain it.", hint="Open it again."
@@ -137,26 +144,29 @@ class Publisher:
 
     @contextmanager
     def retain_checkpoint(self) -> Iterator[Checkpoint]:
-        """The published batch, for a load: until it is left, the log after its cut is kept, and every file."""
-        ticket = object()  # held in the dict, so no other load has the same one
+        """Yield the published batch for a backfill.
+
+        Until the block ends, the log after the batch's cut is kept, and no file is deleted.
+        """
+        ticket = object()  # a unique key in the dict
         with self.lock:
-            mark = self.checkpoint()
-            self.load_cuts[ticket] = mark.batch.cut
+            checkpoint = self.checkpoint()
+            self.load_cuts[ticket] = checkpoint.batch.cut
         try:
-            yield mark
+            yield checkpoint
         finally:
             del self.load_cuts[ticket]
 
     def is_behind(self) -> bool:
-        """Whether a change waits that the published batch has not seen."""
+        """Whether there are pending changes after the published batch's cut."""
         return self.store.pending(self.batch.cut, [t.id for t in self.catalog.tables]).calls > 0
 
     def dataflow_of(self, catalog: Catalog) -> Dataflow:
-        """The graph of the views that are maintained."""
+        """Return the dataflow of the catalog's maintained views."""
         return cache.maintained_dataflow(self.store, catalog)
 
     def view(self, view_id: int) -> View | None:
-        """A view of the catalog as it is now."""
+        """Return the view with this id in the current catalog, or None."""
         return self.catalog.views_by_id.get(view_id)
 
     def _set_catalog(self, catalog: Catalog) -> None:
@@ -175,15 +185,18 @@ class Publisher:
         capture_marks: Mapping[int, CaptureMark] | None = None,
         open_commit: OpenCommit | None = None,
     ) -> None:
-        """Steps 3 and 4. `seen`: by the capture that led to the cut; None: it is the last batch's cut. `begun`: what
-        the store was given of it already."""
-        catalog, flow = self.catalog, self.dataflow
+        """Run steps 3 and 4.
+
+        `capture_marks` are those of the capture up to `cut`; None if the cut is the last batch's. `open_commit` is the
+        pipelined commit that already contains some of the view changes.
+        """
+        catalog, dataflow = self.catalog, self.dataflow
         if update_catalog is not None:
             catalog = update_catalog(catalog)
-            flow = self.dataflow_of(catalog)
+            dataflow = self.dataflow_of(catalog)
         record = {
             "manifest": manifest.to_json(),
-            "plan": flow.fingerprint,
+            "plan": dataflow.fingerprint,
             "time": time.time(),
             "recent": self.history.summary(),
             "attempt": secrets.token_hex(8),
@@ -194,14 +207,20 @@ class Publisher:
         if skipped := self.history.skipped_summary():
             record["skipped"] = skipped
         if self.view_manifests:
-            self.view_manifests = {v: m for v, m in self.view_manifests.items() if v in catalog.views_by_id}
-            record["sets"] = {str(v): m.to_json() for v, m in self.view_manifests.items()}
+            self.view_manifests = {
+                view_id: view_manifest
+                for view_id, view_manifest in self.view_manifests.items()
+                if view_id in catalog.views_by_id
+            }
+            record["sets"] = {
+                str(view_id): view_manifest.to_json() for view_id, view_manifest in self.view_manifests.items()
+            }
         batch = Batch(number, cut, record, self.batch.capture_marks if capture_marks is None else capture_marks)
         failpoints.hit("commit.3.before")
         if sum(map(changed_row_count, changes)) >= _MEMORY_RELEASE_ROWS:
-            release_free_memory()  # what the rounds needed is free now, and the store is about to need as much
+            release_free_memory()  # the operators' memory is free now, and the store needs about as much
         try:
-            with attribute_store_errors(v.table for v in changes):
+            with attribute_store_errors(view_id.table for view_id in changes):
                 self.store.commit(batch, changes, update_catalog, open_commit)  # steps 3 and 4
             self.deferred_cleanup.clear_failure(_PUBLICATION)
         except MaintainerBusy:
@@ -213,20 +232,20 @@ class Publisher:
         self.batch = batch
         self.state.adopt(manifest)
         self.published_cuts.append((time.monotonic(), cut))
-        with self.deferred_cleanup.attempt("reading the catalog again"):  # or else the next batch does
+        with self.deferred_cleanup.attempt("reading the catalog again"):  # if it fails, the next batch reads it
             failpoints.hit("commit.4.after")
             if update_catalog is not None:
                 self._set_catalog(self.store.catalog())
 
     def publish_views(self, update_catalog: Callable[[Catalog], Catalog]) -> None:
-        """A batch without changes that alters the views; state that none of them needs any more is let go."""
-        flow = self.dataflow_of(update_catalog(self.catalog))
-        manifest = self.state.manifest.restricted_to(flow.slots.keys())
+        """Publish a batch without changes that updates the catalog; the manifest drops state that no view needs."""
+        dataflow = self.dataflow_of(update_catalog(self.catalog))
+        manifest = self.state.manifest.restricted_to(dataflow.slots.keys())
         self.publish(self.batch.number + 1, self.batch.cut, manifest, [], update_catalog)
 
 
 def changed_row_count(change: ViewChange | StreamChange) -> int:
-    """How many rows of a view change."""
+    """Return the number of rows that a view's change writes and deletes."""
     if isinstance(change, StreamChange):
         return int(change.delta.num_rows)
     return int(change.puts.num_rows + change.deletes.num_rows)

@@ -1,13 +1,13 @@
-"""Synchronous views: a write call takes its views with it, or is refused with them.
+"""Synchronous views: maintained inside the write transaction, or the write call is refused.
 
-    Δ of the call  ─▶  the view's operators, over the shelves of their state  ─▶  Δ of the view, Δ of the shelves
+    Δ of the call  ─▶  the view's operators, over their keyed state  ─▶  Δ of the view, Δ of the keyed state
 
-The law is that of a batch: old is what the state shows before the call, new is old + Δ. Only where the state lies is
-another: in the store, by key, in the transaction that writes the rows (`operators.shelves`). So a view is right after
-every single call, whoever wrote, and whether or not anybody maintains; and a change that it cannot follow (a sum that
-overflows, a division by zero) is an error before anything is written.
+The law is that of a batch: old is the state before the call, new is old + Δ. Only the place of the state differs: it is
+stored by key in the store, and changed in the transaction that writes the rows (`operators.keyed_state`). A view is
+therefore correct after every write call, by any process, with or without a maintainer. If the view cannot be maintained
+(a sum overflows, a division by zero), the call raises an error before anything is written.
 
-What can be kept so are operators that need no other rows than those that arrive and those on their shelves: filters,
+Only operators that need no other rows than their input and their keyed state can be maintained in this way: filters,
 projections, and aggregates.
 """
 
@@ -57,12 +57,12 @@ from viewkeeper.store.contract.commits import ViewChange
 from viewkeeper.store.contract.write_observer import WriteReads
 
 _MAX_PLANS = 256
-"""Flows that a process remembers."""
+"""Plans that a process caches."""
 
 
 @dataclass(frozen=True)
 class SynchronousPlan:
-    """A view's flow by itself: its operators, sources first, and the tables of each one's shelves, by slot."""
+    """A view's own dataflow; `state_tables` are the tables of its keyed state, by operator (sources first) and slot."""
 
     view: Table
     dataflow: Dataflow
@@ -75,20 +75,23 @@ class SynchronousPlan:
 
     @cached_property
     def row_path(self) -> RowPath | None:
-        """How few rows go through it without a statement: the view's end, and one aggregate before it at most."""
+        """The row-at-a-time path for small writes: at most one aggregate, then the view's output.
+
+        None if the view needs more.
+        """
         segments = self.dataflow.sink(self.view.id).source
         source = self.dataflow.operators[segments[0].source]
-        end = compile_view_output(self.view, [source.without_overflow_checks(segment) for segment in segments])
-        if end is None or source.input_table is not None:
-            return None if end is None else RowPath(None, end)
-        groups = source.build_row_aggregate(self.state_tables.get(source.id, ()))
-        fed = {self.dataflow.operators[s.source].input_table for s in source.segments()}
-        return None if groups is None or None in fed else RowPath(groups, end)
+        output = compile_view_output(self.view, [source.without_overflow_checks(segment) for segment in segments])
+        if output is None or source.input_table is not None:
+            return None if output is None else RowPath(None, output)
+        aggregate = source.build_row_aggregate(self.state_tables.get(source.id, ()))
+        input_tables = {self.dataflow.operators[s.source].input_table for s in source.segments()}
+        return None if aggregate is None or None in input_tables else RowPath(aggregate, output)
 
 
 @dataclass(frozen=True)
 class RowPath:
-    """The way of few rows through a view."""
+    """Row-at-a-time maintenance of a view for small writes, without SQL statements."""
 
     aggregate: RowAggregate | None
     output: ViewOutput
@@ -98,31 +101,34 @@ class RowPath:
     ) -> list[RowChange] | None:
         if self.aggregate is None:
             return apply_to_linear_view(self.output, before, after)
-        found = self.aggregate.apply(before, after, reader, self.output.identifying_columns)
-        if found is None:
+        result = self.aggregate.apply(before, after, reader, self.output.identifying_columns)
+        if result is None:
             return None
-        state, was, now = found
-        return [*state, *apply_to_linear_view(self.output, was, now)]
+        state_changes, groups_before, groups_after = result
+        return [*state_changes, *apply_to_linear_view(self.output, groups_before, groups_after)]
 
     @cached_property
     def encoded_aggregate(self) -> EncodedRowAggregate | None:
-        """The shorter way of few rows through a view of sums."""
+        """A faster path for small writes: sums on encoded rows. None if the view does not support it."""
         return None if self.aggregate is None else self.aggregate.build_encoded_row_aggregate(self.output)
 
     @cached_property
     def vector_aggregate(self) -> VectorAggregate | None:
-        """The way of many rows, if there is one beside that of the operators."""
+        """The vectorised path for large writes. None if the view does not support it; then the operators run."""
         return None if self.aggregate is None else self.aggregate.build_vector_aggregate(self.output)
 
 
 def plan_synchronous(catalog: Catalog, view: View, state_ids: Sequence[int] | None = None) -> SynchronousPlan:
-    """The flow of a view, its state under these numbers. Unsupported, with the reason, if no write can keep it."""
-    flow = synchronous_dataflow(catalog, view)
-    active = flow.upstream([flow.sink(view.table.id).id])
+    """Return a view's plan, with these ids for the tables of its keyed state.
+
+    Raises Unsupported with the reason if the view cannot be maintained in a write.
+    """
+    dataflow = synchronous_dataflow(catalog, view)
+    active = dataflow.upstream([dataflow.sink(view.table.id).id])
     stateful: dict[str, Sequence[tuple[Table, ...]]] = {}
-    left = iter(state_ids if state_ids is not None else range(1 << 30))
-    for name in flow.sort_operators(active):
-        operator = flow.operators[name]
+    free_ids = iter(state_ids if state_ids is not None else range(1 << 30))
+    for name in dataflow.sort_operators(active):
+        operator = dataflow.operators[name]
         if not operator.can_run_in_write:
             raise Unsupported(
                 f"{view.table.name} cannot be synchronous: it needs rows beside those of the write ({operator.kind}).",
@@ -130,12 +136,14 @@ def plan_synchronous(catalog: Catalog, view: View, state_ids: Sequence[int] | No
                 " sync out, and batches keep it.",
             )
         if operator.keyed_state:
-            stateful[name] = [tuple(shelf.build_table(next(left)) for shelf in slot) for slot in operator.keyed_state]
-    return SynchronousPlan(view.table, flow, frozenset(active), stateful)
+            stateful[name] = [
+                tuple(layout.build_table(next(free_ids)) for layout in slot) for slot in operator.keyed_state
+            ]
+    return SynchronousPlan(view.table, dataflow, frozenset(active), stateful)
 
 
 class SynchronousViews:
-    """Of one process: its DuckDB, and the flows of the views that it has met."""
+    """The write observer of one process: its DuckDB connection, and the cached plans of synchronous views."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -150,28 +158,30 @@ class SynchronousViews:
     def apply_deltas(
         self, catalog: Catalog, view: View, deltas: Mapping[int, pa.Table], reads: WriteReads
     ) -> list[ViewChange]:
-        given: dict[str, InputSource] = {Input(table).id: MemoryRows(delta) for table, delta in deltas.items()}
+        inputs: dict[str, InputSource] = {Input(table).id: MemoryRows(delta) for table, delta in deltas.items()}
         with self._lock:
             try:
-                return self._run_operators(self._plan_of(catalog, view), view, given, reads, self._memory)
+                return self._run_operators(self._plan_of(catalog, view), view, inputs, reads, self._memory)
             except Exception as error:
-                found = expressions.translate_error(error)
-                if found is None:
+                cause = expressions.translate_error(error)
+                if cause is None:
                     raise
                 raise EvaluationError(
-                    f"{view.table.name} is synchronous and cannot follow this write, which is refused: {found.message}",
+                    f"{view.table.name} is synchronous and cannot follow this write, which is refused: {cause.message}",
                     hint="Nothing was written. Correct the rows, or drop the view.",
                 ) from error
 
     def apply_rows(
         self, catalog: Catalog, view: View, table: int, images: Sequence[tuple[bytes, bytes]], reads: StateRowReader
     ) -> list[RowChange] | None:
-        few = self._plan_of(catalog, view).row_path
-        if few is None:
+        row_path = self._plan_of(catalog, view).row_path
+        if row_path is None:
             return None
         rows = catalog.tables_by_id[table].internal
-        before = [decode_plain_row(rows, was) for was, _ in images if was]
-        return few.compute_changes(before, [decode_plain_row(rows, now) for _, now in images if now], reads)
+        before = [decode_plain_row(rows, old_row) for old_row, _ in images if old_row]
+        return row_path.compute_changes(
+            before, [decode_plain_row(rows, new_row) for _, new_row in images if new_row], reads
+        )
 
     def apply_row_sums(
         self,
@@ -182,30 +192,32 @@ class SynchronousViews:
         after: Sequence[bytes],
         reads: CachedRowReader,
     ) -> list[RowRewrites] | None:
-        few = self._plan_of(catalog, view).row_path
-        tally = None if few is None else few.encoded_aggregate
-        return None if tally is None else tally.apply(catalog.tables_by_id[table].internal, before, after, reads)
+        row_path = self._plan_of(catalog, view).row_path
+        aggregate = None if row_path is None else row_path.encoded_aggregate
+        return (
+            None if aggregate is None else aggregate.apply(catalog.tables_by_id[table].internal, before, after, reads)
+        )
 
     def apply_vector_sums(
         self, catalog: Catalog, view: View, table: int, delta: Callable[[Sequence[str]], pa.Table], reads: WriteReads
     ) -> list[EncodedChanges] | None:
-        few = self._plan_of(catalog, view).row_path
-        sums = None if few is None else few.vector_aggregate
-        return None if sums is None else sums.apply(delta(self.columns(catalog, view, table)), reads)
+        row_path = self._plan_of(catalog, view).row_path
+        aggregate = None if row_path is None else row_path.vector_aggregate
+        return None if aggregate is None else aggregate.apply(delta(self.columns(catalog, view, table)), reads)
 
     def backfill(
         self, catalog: Catalog, view: View, tables: Mapping[int, pa.Table], memory: MemoryBudget
     ) -> list[ViewChange]:
-        """The rows of a view and of its state, from whole tables as deltas from nothing."""
-        given: dict[str, InputSource] = {Input(table).id: MemoryRows(delta) for table, delta in tables.items()}
+        """Compute the rows of a view and of its keyed state; the input is whole tables as deltas from empty ones."""
+        inputs: dict[str, InputSource] = {Input(table).id: MemoryRows(delta) for table, delta in tables.items()}
         with self._lock:
             try:
-                return self._run_operators(self._plan_of(catalog, view), view, given, _EMPTY_READS, memory)
+                return self._run_operators(self._plan_of(catalog, view), view, inputs, _EMPTY_READS, memory)
             except Exception as error:
-                found = expressions.translate_error(error)
-                if found is None:
+                cause = expressions.translate_error(error)
+                if cause is None:
                     raise
-                raise EvaluationError(f"{view.table.name}: {found.message}") from error
+                raise EvaluationError(f"{view.table.name}: {cause.message}") from error
 
     def _run_operators(
         self,
@@ -215,37 +227,37 @@ class SynchronousViews:
         reads: WriteReads,
         memory: MemoryBudget,
     ) -> list[ViewChange]:
-        duck = self.statements
-        site = _WriteContext(duck, plan.dataflow, lambda _: Arrangement(), plan.active, memory)
-        site.state_tables, site.reads = plan.state_tables, reads
+        statements = self.statements
+        context = _WriteContext(statements, plan.dataflow, lambda _: Arrangement(), plan.active, memory)
+        context.state_tables, context.reads = plan.state_tables, reads
         seeds: list[PortDelta] = []
         for operator in (plan.dataflow.operators[n] for n in plan.active) if reads is _EMPTY_READS else ():
             with attribute_errors(operator.id):
-                seeds += [(operator.id, *fed) for fed in operator.seed(duck)]
-        reached = run_operators(site, inputs, seeds).get(view.table.id, [])
+                seeds += [(operator.id, *seed) for seed in operator.seed(statements)]
+        deltas = run_operators(context, inputs, seeds).get(view.table.id, [])
         with attribute_errors(plan.dataflow.sink(view.table.id).id):
-            rows = resolve_upserts(duck, _WriteRowCounts(reads), view.table, reached, memory)
-        return [*([rows] if isinstance(rows, ViewChange) else []), *site.state_changes()]
+            rows = resolve_upserts(statements, _WriteRowCounts(reads), view.table, deltas, memory)
+        return [*([rows] if isinstance(rows, ViewChange) else []), *context.state_changes()]
 
     def _plan_of(self, catalog: Catalog, view: View) -> SynchronousPlan:
-        """Worked out once for a view and its tables as they are."""
+        """Return the view's plan; it is cached until the view's plan or one of its tables changes."""
         if view.synchronous_state is None:
             raise Unsupported(f"{view.table.name} is not synchronous.")
         tables = [catalog.tables_by_id.get(table) for table in view.synchronous_state.table_ids]
-        known = self._plans.get(id(view.plan))
-        if known is None or known[0].plan is not view.plan or known[1] != tables:
+        cached = self._plans.get(id(view.plan))
+        if cached is None or cached[0].plan is not view.plan or cached[1] != tables:
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
-            known = self._plans[id(view.plan)] = (
+            cached = self._plans[id(view.plan)] = (
                 view,
                 tables,
                 plan_synchronous(catalog, view, view.synchronous_state.state_table_ids),
             )
-        return known[2]
+        return cached[2]
 
     @property
     def statements(self) -> PreparedStatements:
-        """A forked child cannot use its parent's."""
+        """This process's DuckDB connection; a forked child cannot use its parent's."""
         if self._statements is None or self._process_id != os.getpid():
             self._statements, self._process_id = (
                 PreparedStatements(expressions.register_functions, threads=1),
@@ -256,7 +268,7 @@ class SynchronousViews:
 
 @dataclass
 class _WriteContext(LocalContext):
-    """Operators within a write call: before one runs, what it may need of its state is read from its shelves."""
+    """Execution context in a write call: before an operator runs, the keyed state of the touched groups is read."""
 
     state_tables: Mapping[str, Sequence[tuple[Table, ...]]] = field(default_factory=dict)
     reads: WriteReads | None = None
@@ -265,26 +277,26 @@ class _WriteContext(LocalContext):
     def run(self, operator: Operator, ports: Sequence[Sequence[pa.Table]]) -> Iterator[pa.Table]:
         if operator.id in self.state_tables and self.reads is not None:
             touched = combine_deltas(ports[0])
-            lying = zip(slot_names(operator), operator.keyed_state, self.state_tables[operator.id], ports, strict=True)
-            for slot, shelves, tables, arrived in lying if touched is not None else ():
-                self.fetched_state[slot] = fetch_state(self.reads, shelves, tables, arrived, touched)
+            slots = zip(slot_names(operator), operator.keyed_state, self.state_tables[operator.id], ports, strict=True)
+            for slot, layouts, tables, arrived in slots if touched is not None else ():
+                self.fetched_state[slot] = fetch_state(self.reads, layouts, tables, arrived, touched)
         yield from super().run(operator, ports)
 
     def state(self, operator: Operator) -> list[Arrangement]:
         return [self.fetched_state[slot].state for slot in slot_names(operator)]
 
     def state_changes(self) -> Iterator[ViewChange]:
-        """What the operators have added, as changes of their shelves."""
+        """Yield the operators' new runs as changes of the keyed state's tables."""
         for name, tables in self.state_tables.items():
             operator = self.dataflow.operators[name]
-            for slot, shelves, own in zip(slot_names(operator), operator.keyed_state, tables, strict=True):
+            for slot, layouts, slot_tables in zip(slot_names(operator), operator.keyed_state, tables, strict=True):
                 if (run := self.new_runs.get(slot)) is not None:
-                    for shelf, table in zip(shelves, own, strict=True):
-                        yield ViewChange(table, *add_run_to_rows(shelf, table, self.fetched_state[slot].rows, run))
+                    for layout, table in zip(layouts, slot_tables, strict=True):
+                        yield ViewChange(table, *add_run_to_rows(layout, table, self.fetched_state[slot].rows, run))
 
 
 class _EmptyReads:
-    """A store without rows."""
+    """Reads of an empty store, for backfills."""
 
     def find(self, table: Table, keys: pa.BinaryArray) -> pa.Table:
         return table.arrow.empty_table()
@@ -297,7 +309,7 @@ _EMPTY_READS = _EmptyReads()
 
 
 class _WriteRowCounts:
-    """The rows of the store for who counts a bag's."""
+    """Reads the stored counts of a bag's rows inside the write transaction."""
 
     def __init__(self, reads: WriteReads) -> None:
         self._reads = reads

@@ -1,1 +1,1 @@
-"""EXPLAIN: a plan as text and as a diagram."""
+"""EXPLAIN: a view's maintenance plan as text and as a diagram."""

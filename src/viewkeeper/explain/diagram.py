@@ -1,7 +1,7 @@
-"""A view's maintenance plan as a picture to be drawn: boxes in rounds, and links between them.
+"""The diagram of a view's maintenance plan: boxes by round, and edges between them.
 
-A box is an operator, told in the words of the tables (`operators.telling`). A link is the flow of deltas; the state
-that a lookup reads is named in its box, because lines for it would cross everything.
+A box is an operator, described by columns and expressions of the tables (`operators.description`). An edge is a path of
+deltas. The state that a lookup reads is named in the lookup's box, because lines for it would cross the other edges.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from viewkeeper.store.contract.store import Store
 
 @dataclass(frozen=True)
 class DiagramBox:
-    """One operator. `reads` is the number of the state that a lookup reads; `rows` is None where there is no state."""
+    """One operator. `reads` is the box number of the arrangement that a lookup probes; `rows` is None without state."""
 
     number: int
     kind: str
@@ -38,7 +38,7 @@ class DiagramBox:
 
 @dataclass(frozen=True)
 class DiagramEdge:
-    """Deltas from one box to another; `where` is the filter on the way."""
+    """Deltas from one box to another; `where` is the filter of the segment between them."""
 
     source: int
     target: int
@@ -57,37 +57,41 @@ class Diagram:
 
 
 def plan_diagram(dataflow: Dataflow, table: Table, sizes: SlotSizes, names: Mapping[int, str]) -> Diagram:
-    """The picture of one view. `names`: view and table names by id."""
+    """Return the diagram of one view. `names` are the names of views and tables by id."""
     shown = list(number_operators(dataflow, table).values())
-    numbers = {o.id: i for i, o in enumerate(shown, 1)}
-    told = ExplainContext(dataflow, numbers, names)
+    numbers = {operator.id: i for i, operator in enumerate(shown, 1)}
+    context = ExplainContext(dataflow, numbers, names)
     rounds = assign_rounds(dataflow, choose_broadcasts(dataflow, sizes))
-    boxes = [_make_box(dataflow, o, table, told, sizes, rounds[o.id]) for o in shown]
+    boxes = [_make_box(dataflow, operator, table, context, sizes, rounds[operator.id]) for operator in shown]
     return Diagram(
         table.name,
         tuple(k.column + (" DESC" if k.descending else "") for k in table.key),
         not table.is_bag,
         1 + max(b.round for b in boxes),
         tuple(boxes),
-        tuple(link for o in shown for link in _operator_edges(o, told)),
+        tuple(link for operator in shown for link in _operator_edges(operator, context)),
     )
 
 
 def number_operators(dataflow: Dataflow, table: Table) -> Mapping[int, Operator]:
-    """The operators of one view by the number of their box."""
-    mine = dataflow.upstream([dataflow.sink(table.id).id])
-    made = dataflow.views[table.id].operators
-    return dict(enumerate((o for n, o in made.items() if n in mine and not o.is_load_only), 1))
+    """Return the operators of one view by box number."""
+    upstream = dataflow.upstream([dataflow.sink(table.id).id])
+    operators = dataflow.views[table.id].operators
+    return dict(
+        enumerate(
+            (operator for name, operator in operators.items() if name in upstream and not operator.is_load_only), 1
+        )
+    )
 
 
 def _operator_edges(operator: Operator, context: ExplainContext) -> Iterator[DiagramEdge]:
     numbers, target = context.numbers, context.numbers[operator.id]
     segments = list(operator.segments())
-    if not segments:  # a table's changes go to its arrangements as they are
+    if not segments:  # a table's changes are passed to its arrangements unchanged
         yield from (DiagramEdge(numbers[source], target) for source in operator.upstream_ids)
     for segment in segments:
         if segment.source in numbers:
-            # What only compares the keys of a lookup is in its box already.
+            # The box of a lookup already shows the comparison of its keys.
             where = " and ".join(
                 t for w in segment.where if (t := context.describe_expr(segment.source, w)) and not _is_key_condition(t)
             )
@@ -95,7 +99,7 @@ def _operator_edges(operator: Operator, context: ExplainContext) -> Iterator[Dia
 
 
 def _is_key_condition(text: str) -> bool:
-    """Conditions that say nothing new: a key that is compared or is not null."""
+    """Whether a condition only compares a key or states that it is not null: the boxes show that already."""
     if text.endswith(" is not null") and " " not in text.removesuffix(" is not null"):
         return True
     left, equals, right = text.partition(" = ")
@@ -105,37 +109,37 @@ def _is_key_condition(text: str) -> bool:
 def _make_box(
     dataflow: Dataflow, operator: Operator, view: Table, context: ExplainContext, sizes: SlotSizes, round_number: int
 ) -> DiagramBox:
-    held = [sizes.get(s, (0, 0)) for s in slot_names(operator)]
-    others = sorted(context.names[v] for v in dataflow.views_of(operator.id) if v != view.id)
-    drawn = operator.box_description(context)
+    slot_sizes = [sizes.get(s, (0, 0)) for s in slot_names(operator)]
+    shared_with = sorted(context.names[v] for v in dataflow.views_of(operator.id) if v != view.id)
+    description = operator.box_description(context)
     return DiagramBox(
         context.numbers[operator.id],
         operator.kind,
-        drawn.title,
-        drawn.lines,
+        description.title,
+        description.lines,
         round_number,
-        drawn.table,
-        drawn.key,
-        drawn.reads,
-        rows=sum(r for r, _ in held) if held else None,
-        bytes=sum(b for _, b in held) if held else None,
-        shared=() if operator.is_source else tuple(others),
+        description.table,
+        description.key,
+        description.reads,
+        rows=sum(r for r, _ in slot_sizes) if slot_sizes else None,
+        bytes=sum(b for _, b in slot_sizes) if slot_sizes else None,
+        shared=() if operator.is_source else tuple(shared_with),
     )
 
 
-# A view's maintenance plan as a picture, with the sizes that its state has now.
+# The diagram of a stored view, with the current sizes of its state.
 
 
 def view_diagram(store: Store, catalog: Catalog, name: str) -> Diagram:
-    """The picture of one view."""
+    """Return the diagram of one view."""
     return diagram_with_operators(store, catalog, name)[0]
 
 
 def diagram_with_operators(store: Store, catalog: Catalog, name: str) -> tuple[Diagram, Mapping[int, str]]:
-    """The picture of one view, and by a box's number the id of its operator."""
+    """Return the diagram of one view, and the operator ids by box number."""
     view = catalog.maintained_view(catalog.view(name))
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    flow = cache.full_dataflow(store, catalog)
-    return plan_diagram(flow, view.table, _slot_sizes(store), names), {
-        n: o.id for n, o in number_operators(flow, view.table).items()
+    dataflow = cache.full_dataflow(store, catalog)
+    return plan_diagram(dataflow, view.table, _slot_sizes(store), names), {
+        number: operator.id for number, operator in number_operators(dataflow, view.table).items()
     }

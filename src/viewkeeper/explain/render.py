@@ -1,8 +1,8 @@
-"""Drawing a picture: as JSON, as Mermaid text, and as SVG.
+"""Rendering of a plan diagram as JSON, as Mermaid text, and as SVG.
 
-The SVG goes from left to right: a round has a column for each step that deltas take within it. Each input has a lane;
-an operator lies in that of its source, state that is only kept for lookups below it. What shares a place is stacked.
-Each table has a colour, so one sees which table a lookup goes to.
+The SVG is drawn from left to right: a round has a column for each step that deltas take within it. Each input has a
+lane. An operator is placed in the lane of its source; arrangements, which pass no deltas on, are placed below it. Boxes
+in the same lane and column are stacked. Each table has a colour, which shows the table that a lookup probes.
 
     round 0                            round 1
     ┌─────────┐    ┌────────────────┐  ┌────────────────┐
@@ -25,9 +25,9 @@ from viewkeeper.explain.diagram import Diagram, DiagramBox
 from viewkeeper.operators.kinds import KINDS
 
 BOX_WIDTH, COLUMN_GAP, LINE_HEIGHT, PADDING = 250, 60, 15, 8
-"""Pixels: a box's width, the gap between columns, a line of text, the room inside and between boxes."""
+"""Pixels: the width of a box, the gap between columns, the height of a text line, the padding in and between boxes."""
 LINE_CHARACTERS = 38
-"""Characters on a line of a box."""
+"""Maximum number of characters on a line of a box."""
 
 _COLOURS = (
     "#dbeafe",
@@ -44,12 +44,12 @@ _COLOURS = (
 
 
 def to_json(diagram: Diagram) -> str:
-    """The picture's own structure."""
+    """Return the fields of the diagram as JSON."""
     return json.dumps(asdict(diagram), indent=2, ensure_ascii=False)
 
 
 def to_mermaid(diagram: Diagram) -> str:
-    """A flowchart for Mermaid: a subgraph for each round."""
+    """Return a Mermaid flowchart with a subgraph for each round."""
     lines = ["flowchart LR"]
     for number in range(diagram.rounds):
         lines.append(f'  subgraph round{number}["round {number}"]')
@@ -74,7 +74,7 @@ def _mermaid_text(text: str) -> str:
 
 
 def box_text(box: DiagramBox) -> list[str]:
-    """What stands in a box: its title, its key, what it does, its state."""
+    """Return the text lines of a box: title, key, description, state."""
     lines = [f"#{box.number} {box.title}"]
     if box.key:
         lines.append(f"by ({', '.join(box.key)})")
@@ -115,9 +115,9 @@ class _BoxLayout:
 
 
 def to_svg(diagram: Diagram) -> str:
-    """The picture as a standalone SVG."""
-    wheres = _filter_lines(diagram)
-    places, bottom = _lay_out(diagram, wheres)
+    """Return the diagram as a standalone SVG."""
+    filter_lines = _filter_lines(diagram)
+    layouts, bottom = _lay_out(diagram, filter_lines)
     colours = _table_colours(diagram)
     columns = _assign_columns(diagram)
     width = _column_x(max(columns.values(), default=0)) + BOX_WIDTH + 2 * PADDING
@@ -130,14 +130,16 @@ def to_svg(diagram: Diagram) -> str:
         f'<text x="{PADDING * 2}" y="22" font-size="15" font-weight="bold">{escape(_heading(diagram))}</text>',
     ]
     for number in range(diagram.rounds):
-        mine = [columns[b.number] for b in diagram.boxes if b.round == number] or [0]
-        x, end = _column_x(min(mine)), _column_x(max(mine)) + BOX_WIDTH
+        round_columns = [columns[b.number] for b in diagram.boxes if b.round == number] or [0]
+        x, end = _column_x(min(round_columns)), _column_x(max(round_columns)) + BOX_WIDTH
         parts.append(f'<text x="{x}" y="46" font-size="13" fill="#475569">round {number}</text>')
         parts.append(f'<line x1="{x}" y1="52" x2="{end}" y2="52" stroke="#cbd5e1"/>')
-    kept = {box.number for box in diagram.boxes if KINDS[box.kind].is_arrangement}
+    arrangements = {box.number for box in diagram.boxes if KINDS[box.kind].is_arrangement}
     for link in diagram.links:
-        parts.append(_edge_svg(places[link.source], places[link.target], link.subtracted, link.target in kept))
-    parts.extend(line for box in diagram.boxes for line in _box_svg(box, places[box.number], colours))
+        parts.append(
+            _edge_svg(layouts[link.source], layouts[link.target], link.subtracted, link.target in arrangements)
+        )
+    parts.extend(line for box in diagram.boxes for line in _box_svg(box, layouts[box.number], colours))
     return "\n".join([*parts, "</svg>"])
 
 
@@ -147,54 +149,54 @@ def _heading(diagram: Diagram) -> str:
 
 
 def _filter_lines(diagram: Diagram) -> Mapping[int, tuple[str, ...]]:
-    """The filters in front of each box: said in the box, since a link is too short for them."""
-    found: dict[int, list[str]] = defaultdict(list)
+    """Return the filters before each box; the box shows them, because an edge is too short for text."""
+    filters: dict[int, list[str]] = defaultdict(list)
     for link in diagram.links:
-        if link.where and link.where not in found[link.target]:
-            found[link.target].append(link.where)
-    return {n: tuple(f"where {w}" for w in ws[:2]) for n, ws in found.items()}
+        if link.where and link.where not in filters[link.target]:
+            filters[link.target].append(link.where)
+    return {number: tuple(f"where {text}" for text in texts[:2]) for number, texts in filters.items()}
 
 
 def _lay_out(diagram: Diagram, filter_lines: Mapping[int, tuple[str, ...]]) -> tuple[Mapping[int, _BoxLayout], int]:
     lanes, columns = _assign_lanes(diagram), _assign_columns(diagram)
-    places: dict[int, _BoxLayout] = {}
+    layouts: dict[int, _BoxLayout] = {}
     top = 64
     for lane in sorted(set(lanes.values())):
-        for below in (False, True):  # what passes deltas on, then what ends there
+        for is_arrangement in (False, True):  # operators that pass deltas on, then arrangements
             heights: dict[int, int] = defaultdict(lambda y=top: y)  # type: ignore[misc]
             for box in diagram.boxes:
-                if lanes[box.number] != lane or KINDS[box.kind].is_arrangement is not below:
+                if lanes[box.number] != lane or KINDS[box.kind].is_arrangement is not is_arrangement:
                     continue
                 column = columns[box.number]
                 lines = tuple(
                     _truncate(t, LINE_CHARACTERS) for t in (*box_text(box), *filter_lines.get(box.number, ()))
                 )
                 height = LINE_HEIGHT * len(lines) + PADDING
-                places[box.number] = _BoxLayout(_column_x(column), heights[column], height, lines)
+                layouts[box.number] = _BoxLayout(_column_x(column), heights[column], height, lines)
                 heights[column] += height + PADDING
             top = max([top, *heights.values()])
         top += PADDING
-    return places, top + PADDING
+    return layouts, top + PADDING
 
 
 def _assign_columns(diagram: Diagram) -> Mapping[int, int]:
-    """Each box's column: its round's first one, and one further for each box before it in the same round."""
+    """Return each box's column: the first of its round, plus the length of the longest chain before it in the round."""
     rounds = {b.number: b.round for b in diagram.boxes}
     steps = dict.fromkeys(rounds, 0)
     sinks = {b.number for b in diagram.boxes if KINDS[b.kind].is_sink}
-    for _ in diagram.boxes:  # until nothing moves: a chain is at most as long as there are boxes
+    for _ in diagram.boxes:  # until nothing changes: a chain has at most as many boxes as the diagram
         before = dict(steps)
         for link in diagram.links:
             if rounds[link.source] == rounds[link.target]:
-                there = steps[link.source] + (link.target not in sinks)
-                steps[link.target] = max(steps[link.target], there)
+                step = steps[link.source] + (link.target not in sinks)
+                steps[link.target] = max(steps[link.target], step)
         if steps == before:
             break
-    first, firsts = 0, {}
+    first, first_columns = 0, {}
     for number in range(diagram.rounds):
-        firsts[number] = first
+        first_columns[number] = first
         first += max((steps[n] for n, r in rounds.items() if r == number), default=0) + 1
-    return {n: firsts[r] + steps[n] for n, r in rounds.items()}
+    return {n: first_columns[r] + steps[n] for n, r in rounds.items()}
 
 
 def _column_x(column: int) -> int:
@@ -202,7 +204,7 @@ def _column_x(column: int) -> int:
 
 
 def _assign_lanes(diagram: Diagram) -> Mapping[int, int]:
-    """Inputs have a lane each; all else lies in that of its source, and where lanes meet, in the middle one."""
+    """Return each box's lane: inputs have one each; another box has the middle one of its sources' lanes."""
     sources: dict[int, list[int]] = defaultdict(list)
     for link in diagram.links:
         sources[link.target].append(link.source)
@@ -234,7 +236,7 @@ def _edge_svg(source: _BoxLayout, target: _BoxLayout, subtracted: bool, is_arran
         x1, y1, x2, y2 = source.x + BOX_WIDTH // 2, source.y + source.height, target.x + BOX_WIDTH // 2, target.y
         path = f"M{x1} {y1} L{x2} {y2}"
     else:
-        bend = x2 - COLUMN_GAP  # over more than one column: straight on, behind the boxes, and a bend at the end
+        bend = x2 - COLUMN_GAP  # across several columns: straight behind the boxes, with a bend at the end
         path = f"M{x1} {y1} H{bend} C{bend + COLUMN_GAP // 2} {y1} {bend + COLUMN_GAP // 2} {y2} {x2} {y2}"
     dash = ' stroke-dasharray="4 3"' if subtracted else ""
     return f'<path d="{path}" fill="none" stroke="#64748b" stroke-width="1.2" marker-end="url(#a)"{dash}/>'
@@ -242,13 +244,13 @@ def _edge_svg(source: _BoxLayout, target: _BoxLayout, subtracted: bool, is_arran
 
 def _box_svg(box: DiagramBox, layout: _BoxLayout, colours: Mapping[str | None, str]) -> Sequence[str]:
     fill = colours.get(box.table, "#f8fafc")
-    thick = "2" if box.rows is not None else "1"
+    stroke_width = "2" if box.rows is not None else "1"
     kind = KINDS[box.kind]
-    round_ = "10" if kind.is_source or kind.is_sink else "2"
+    radius = "10" if kind.is_source or kind.is_sink else "2"
     title = escape("\n".join(box_text(box)))
     lines = [
         f'<g><title>{title}</title><rect x="{layout.x}" y="{layout.y}" width="{BOX_WIDTH}" height="{layout.height}" '
-        f'rx="{round_}" fill="{fill}" stroke="#334155" stroke-width="{thick}"/>'
+        f'rx="{radius}" fill="{fill}" stroke="#334155" stroke-width="{stroke_width}"/>'
     ]
     for i, text in enumerate(layout.lines):
         weight = ' font-weight="bold"' if i == 0 else ""

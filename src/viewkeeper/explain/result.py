@@ -1,16 +1,16 @@
-"""A view's maintenance plan, as text that a notebook shows as a picture."""
+"""The result of EXPLAIN: text that a notebook shows as a diagram."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a client has the plan from its server
+if TYPE_CHECKING:  # a remote client receives the plan from the server and imports none of these
     from viewkeeper.model.catalog.catalog import Catalog
     from viewkeeper.store.contract.store import Store
 
 
 class Plan(str):
-    """The text of EXPLAIN; `svg` is the same plan drawn."""
+    """The text of EXPLAIN; `svg` is the diagram of the same plan."""
 
     svg: str
 
@@ -20,13 +20,13 @@ class Plan(str):
         return self.svg
 
     def __repr__(self) -> str:
-        return str(self)  # at a prompt the text itself, not one long line
+        return str(self)  # so that a prompt shows the text on several lines
 
 
 def make_plan(text: str, svg: str) -> Plan:
-    found = Plan(text)
-    found.svg = svg
-    return found
+    plan = Plan(text)
+    plan.svg = svg
+    return plan
 
 
 def view_plan(store: Store, catalog: Catalog, view: str) -> Plan:

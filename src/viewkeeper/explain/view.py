@@ -1,4 +1,4 @@
-"""EXPLAIN of a view: its plan as text, from the operators that run and the sizes that their state has now."""
+"""EXPLAIN of a view: its plan as text, from its operators, the current sizes of their state, and notes on costs."""
 
 from __future__ import annotations
 
@@ -32,80 +32,89 @@ from viewkeeper.state.run_file import open_run
 from viewkeeper.store.contract.store import Store
 
 _SAMPLE_ROWS = 10_000
-"""Hashes of a run that are read to estimate its rows per key."""
+"""Number of hashes of a run that are read to estimate its rows per key."""
 
 
 def explain_view(store: Store, catalog: Catalog, name: str) -> str:
-    asked = catalog.view(name)
-    view = catalog.maintained_view(asked)
+    requested = catalog.view(name)
+    view = catalog.maintained_view(requested)
     names = {t.id: t.name for t in (*catalog.tables, *(v.table for v in catalog.views))}
-    flow = cache.full_dataflow(store, catalog)
-    notes = [rebuild_note(sorted(names[t] for t in flow.used_columns))] if store.capabilities.before_images else []
-    mine = flow.upstream([flow.sink(view.table.id).id])
-    for table, columns in flow.used_columns.items():
-        if Input(table).id in mine and (text := store.describe_scan(flow.tables[table], [c.name for c in columns])):
+    dataflow = cache.full_dataflow(store, catalog)
+    notes = [rebuild_note(sorted(names[t] for t in dataflow.used_columns))] if store.capabilities.before_images else []
+    upstream = dataflow.upstream([dataflow.sink(view.table.id).id])
+    for table, columns in dataflow.used_columns.items():
+        if Input(table).id in upstream and (
+            text := store.describe_scan(dataflow.tables[table], [c.name for c in columns])
+        ):
             notes.append(text)
     if view.synchronous_state is not None:
         tables = ", ".join(names[t] for t in view.synchronous_state.table_ids)
         notes = [f"synchronous: kept in the transaction of each write to {tables}, by no batch"]
-        return render_explain(flow, view.table, _slot_sizes(store), names, _fan_out(store, flow), notes)
+        return render_explain(dataflow, view.table, _slot_sizes(store), names, _fan_out(store, dataflow), notes)
     if view.table.is_lazy:
-        sizes, fan_out = _slot_sizes(store), _fan_out(store, flow)
+        sizes, fan_out = _slot_sizes(store), _fan_out(store, dataflow)
         return render_explain(
-            flow, view.table, sizes, names, fan_out, lazy_cost_notes(catalog, view, names, sizes, fan_out)
+            dataflow, view.table, sizes, names, fan_out, lazy_cost_notes(catalog, view, names, sizes, fan_out)
         )
     if (lanes := lanes_text(StateDirectory(store.state_path))) is not None:
         notes.append(lanes)
-    wished = sharing_hints(catalog)
-    ahead = describe_semijoins(flow, view, wished, names, *_skipped_rows(store))
-    summed = describe_preaggregation(plan_of(view).query.root, names)
+    hints = sharing_hints(catalog)
+    semijoins = describe_semijoins(dataflow, view, hints, names, *_skipped_rows(store))
+    preaggregations = describe_preaggregation(plan_of(view).query.root, names)
     notes = [
-        *describe_shared_paths(flow, view.table.id, wished, names),
-        *ahead,
-        *summed,
+        *describe_shared_paths(dataflow, view.table.id, hints, names),
+        *semijoins,
+        *preaggregations,
         *notes,
-        *similar_view_notes(store, catalog, asked),
+        *similar_view_notes(store, catalog, requested),
     ]
     plan = render_explain(
-        flow, view.table, _slot_sizes(store), names, _fan_out(store, flow), notes, _member_counts(store, flow, mine)
+        dataflow,
+        view.table,
+        _slot_sizes(store),
+        names,
+        _fan_out(store, dataflow),
+        notes,
+        _member_counts(store, dataflow, upstream),
     )
-    return "\n".join([*membership_notes(store, catalog, asked), plan])
+    return "\n".join([*membership_notes(store, catalog, requested), plan])
 
 
 def _fan_out(store: Store, dataflow: Dataflow) -> FanOut:
-    """Rows of one hash in each arrangement, from the first rows of its longest run."""
+    """Return the average rows per hash by arrangement, estimated from the first rows of its longest run."""
     batch = store.published_batch()
     manifest = Manifest() if batch is None else Manifest.from_json(batch.record["manifest"])
-    found = {}
+    fan_out = {}
     for operator in dataflow.operators.values():
         runs = manifest.runs.get(f"{operator.id}/0", ()) if operator.is_arrangement else ()
         if runs and StateDirectory(store.state_path).exists():
-            run = open_run(store.state_path, max(runs, key=lambda e: e.rows), verify=False)
+            run = open_run(store.state_path, max(runs, key=lambda entry: entry.rows), verify=False)
             hashes = run.hashes[:_SAMPLE_ROWS]
-            found[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
-    return found
+            fan_out[operator.id] = len(hashes) / max(1, len(np.unique(hashes)))
+    return fan_out
 
 
 def _member_counts(store: Store, dataflow: Dataflow, names: Iterable[str]) -> Mapping[str, int]:
-    """How many members those of the named operators have that make members' rows.
+    """Return the number of family members, by operator that produces members' rows.
 
-    Runs that are not merged yet have a row for each time that a member came or went; the weights tell them apart.
+    Runs that are not merged yet have a row for each time that a member was added or removed; the sum of the weights is
+    the number of members.
     """
     batch = store.published_batch()
     if batch is None or not StateDirectory(store.state_path).exists():
         return {}
     runs = Manifest.from_json(batch.record["manifest"]).runs
-    found = {}
+    counts = {}
     for operator in map(dataflow.operators.__getitem__, names):
         if operator.members_slot is not None:
-            held = runs.get(slot_names(operator)[operator.members_slot], ())
-            opened = (open_run(store.state_path, entry, verify=False) for entry in held)
-            found[operator.id] = sum(int(weights_of(run.weighted_rows).sum()) for run in opened)
-    return found
+            entries = runs.get(slot_names(operator)[operator.members_slot], ())
+            member_runs = (open_run(store.state_path, entry, verify=False) for entry in entries)
+            counts[operator.id] = sum(int(weights_of(run.weighted_rows).sum()) for run in member_runs)
+    return counts
 
 
 def _skipped_rows(store: Store) -> tuple[Mapping[str, int], int]:
-    """Rows that lookups left out, by operator, and in how many of the last batches."""
+    """Return the rows that lookups skipped, by operator, and the number of batches in which they were counted."""
     batch = store.published_batch()
-    told = {} if batch is None else batch.record.get("skipped", {})
-    return told.get("rows", {}), told.get("batches", 0)
+    skipped = {} if batch is None else batch.record.get("skipped", {})
+    return skipped.get("rows", {}), skipped.get("batches", 0)

@@ -1,1 +1,1 @@
-"""7. What conducts: batches, loads, schedules and definitions, over the published batch that `commit` owns."""
+"""7. Maintenance: batches, backfills, schedules and view definitions, over the published batch that `commit` owns."""

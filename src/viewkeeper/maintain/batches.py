@@ -1,4 +1,4 @@
-"""Batches: every view is brought to a cut of the log, one batch at a time (`commit.publisher` has the steps)."""
+"""Batches: bring every view to a cut of the log, one batch at a time (`commit.publisher` lists the steps)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMPACTION = "merging runs"
 
 
 class Batches:
-    """Runs one batch at a time on `stage`. `rebuild` makes everything anew at a cut, where that is cheaper."""
+    """Runs one batch at a time on `executor`. `rebuild` rebuilds all state at a cut, where that is cheaper."""
 
     def __init__(
         self, publisher: Publisher, cleanup: Cleanup, executor: BatchExecutor, rebuild: Callable[[int], None]
@@ -42,95 +42,121 @@ class Batches:
         self._min_cut = 0
 
     def run(self, lane: str, max_changes: int | None) -> BatchReport:
-        """One batch, of about `max_changes` rows at most; or none if nothing waits. The lock is held."""
+        """Run one batch of at most about `max_changes` rows, or none without pending changes.
+
+        The caller holds the publisher's lock.
+        """
         started = time.perf_counter()
-        publisher, afterwards = self._publisher, self._publisher.deferred_cleanup
-        if afterwards.damage is not None:
-            damage, afterwards.damage = afterwards.damage, None
+        publisher, deferred_cleanup = self._publisher, self._publisher.deferred_cleanup
+        if deferred_cleanup.damage is not None:
+            damage, deferred_cleanup.damage = deferred_cleanup.damage, None
             raise damage
         publisher.reload()
         failpoints.hit("commit.1.before")
-        store, before, flow = publisher.store, publisher.batch, publisher.dataflow
+        store, before, dataflow = publisher.store, publisher.batch, publisher.dataflow
         tables = [t.id for t in publisher.catalog.tables]
         cut = store.head()  # step 1
-        waiting = store.pending(before.cut, tables, cut)
-        if waiting.calls == 0:
-            return BatchReport(before.number, 0, "none", time.perf_counter() - started, afterwards=afterwards.failures)
-        if (instead := self._rebuild_instead(waiting.rows, started)) is not None:
-            return instead
+        pending = store.pending(before.cut, tables, cut)
+        if pending.calls == 0:
+            return BatchReport(
+                before.number, 0, "none", time.perf_counter() - started, afterwards=deferred_cleanup.failures
+            )
+        if (rebuilt := self._rebuild_instead(pending.rows, started)) is not None:
+            return rebuilt
         limits = [
-            n for n in (max_changes, self._row_limit, fitting_rows(waiting, publisher.memory.total)) if n is not None
+            limit
+            for limit in (max_changes, self._row_limit, fitting_rows(pending, publisher.memory.total))
+            if limit is not None
         ]
-        self._batch_rows = min([waiting.rows, *limits])
-        more = self._batch_rows < waiting.rows and not waiting.is_single_call
-        if more:
+        self._batch_rows = min([pending.rows, *limits])
+        has_more = self._batch_rows < pending.rows and not pending.is_single_call
+        if has_more:
             cut = max(store.cut_after(before.cut, tables, self._batch_rows), min(self._min_cut, cut))
         failpoints.hit("commit.1.after")
-        failed: list[OperatorError] = []
-        with afterwards.attempt(_COMPACTION):
-            failed = publisher.compactor.adopt()
-        for failure in (f for f in failed if flow.views_of(f.operator)):  # others may have been dropped meanwhile
-            raise broken_views(flow, publisher.catalog.names, failure) from failure
+        merge_errors: list[OperatorError] = []
+        with deferred_cleanup.attempt(_COMPACTION):
+            merge_errors = publisher.compactor.adopt()
+        # An operator without views was dropped meanwhile; its failure is ignored.
+        for failure in (error for error in merge_errors if dataflow.views_of(error.operator)):
+            raise broken_views(dataflow, publisher.catalog.names, failure) from failure
         number = before.number + 1
         choice = self.executor.choose_lane(lane, self._batch_rows)
-        chosen = choice.lane
-        deltas, seen = self.executor.capture_inputs(
-            chosen, flow, before.cut, cut, waiting, before.capture_marks
-        )  # step 2
-        changes = sum(d.count or 0 for d in deltas.values())
+        chosen_lane = choice.lane
+        # Step 2.
+        deltas, capture_marks = self.executor.capture_inputs(
+            chosen_lane, dataflow, before.cut, cut, pending, before.capture_marks
+        )
+        changes = sum(source.count or 0 for source in deltas.values())
         failpoints.hit("commit.2.before")
-        captured = time.perf_counter()
+        capture_ended = time.perf_counter()
         catalog = publisher.catalog
-        asked = sharing_hints(catalog)
-        resolving = {view: found.table for view, found in catalog.views_by_id.items()}
-        how = (number, chosen, flow, flow.batch_operators, deltas, catalog.names)
-        with closing(PipelinedCommit(partial(store.begin_commit, number))) as early:
-            outcome = self.executor.run(*how, hints=asked, target_tables=resolving, pipelined_commit=early)
+        hints = sharing_hints(catalog)
+        target_tables = {view: found.table for view, found in catalog.views_by_id.items()}
+        arguments = (number, chosen_lane, dataflow, dataflow.batch_operators, deltas, catalog.names)
+        with closing(PipelinedCommit(partial(store.begin_commit, number))) as pipelined_commit:
+            result = self.executor.run(
+                *arguments, hints=hints, target_tables=target_tables, pipelined_commit=pipelined_commit
+            )
             try:
                 failpoints.hit("commit.2.after")
-                ran = time.perf_counter()
-                views = [*self._resolve_changes(outcome.deltas), *outcome.changes]
+                run_ended = time.perf_counter()
+                views = [*self._resolve_changes(result.deltas), *result.changes]
             except BaseException:
-                with suppress(Exception):  # nobody writes any more, and what went wrong first is told
-                    _ = outcome.entries
+                with suppress(Exception):  # wait until the runs are written; only the first error is raised
+                    _ = result.entries
                 raise
-            entries = outcome.entries
-            del deltas, outcome  # the store needs memory too
-            recent = publisher.history
-            by = self.executor.local_executor.scheduler_name if chosen == DRIVER else ""
-            why = f"{choice.reason}; run by {by}" if by else choice.reason
-            recent.record_start(number, changes, chosen, captured - started, ran - captured, why)
-            recent.record_skipped(number, self.executor.local_executor.skipped)
+            entries = result.entries
+            del deltas, result  # free the memory, because the store needs some for the commit
+            history = publisher.history
+            scheduler = self.executor.local_executor.scheduler_name if chosen_lane == DRIVER else ""
+            why = f"{choice.reason}; run by {scheduler}" if scheduler else choice.reason
+            history.record_start(number, changes, chosen_lane, capture_ended - started, run_ended - capture_ended, why)
+            history.record_skipped(number, self.executor.local_executor.skipped)
             manifest = publisher.state.manifest.with_entries(entries)
-            publisher.publish(number, cut, manifest, views, capture_marks=seen, open_commit=early.open_commit)
-            changed = early.applied_rows + Counter({c.table.id: changed_row_count(c) for c in views})
-            told = {catalog.display_name(view): rows for view, rows in changed.items()}
-        done = time.perf_counter()
-        recent.record_commit(done - ran)
-        recent.record_operators(self.executor.local_executor.operator_seconds, self.executor.local_executor.output_rows)
-        recent.record_batch(done - started, waiting.rows, (captured - started, ran - captured, done - ran))
-        if self._row_limit is not None:  # what was short may not be any more
-            self._row_limit = 2 * self._row_limit if 2 * self._row_limit < waiting.rows else None
+            publisher.publish(
+                number, cut, manifest, views, capture_marks=capture_marks, open_commit=pipelined_commit.open_commit
+            )
+            changed = pipelined_commit.applied_rows + Counter({c.table.id: changed_row_count(c) for c in views})
+            rows_by_view = {catalog.display_name(view): rows for view, rows in changed.items()}
+        ended = time.perf_counter()
+        history.record_commit(ended - run_ended)
+        history.record_operators(
+            self.executor.local_executor.operator_seconds, self.executor.local_executor.output_rows
+        )
+        history.record_batch(
+            ended - started, pending.rows, (capture_ended - started, run_ended - capture_ended, ended - run_ended)
+        )
+        if self._row_limit is not None:  # memory may be sufficient again
+            self._row_limit = 2 * self._row_limit if 2 * self._row_limit < pending.rows else None
         self._cleanup.after_batch({e.slot for e in entries})
-        self.executor.observe(choice, changes, done - started)
+        self.executor.observe(choice, changes, ended - started)
         seconds = time.perf_counter() - started
-        return BatchReport(number, changes, chosen, seconds, told, afterwards=afterwards.failures, why=why, more=more)
+        return BatchReport(
+            number,
+            changes,
+            chosen_lane,
+            seconds,
+            rows_by_view,
+            afterwards=deferred_cleanup.failures,
+            why=why,
+            more=has_more,
+        )
 
     def require_position(self, position: int) -> None:
-        """However few changes the next batch may have, it comes to this position."""
+        """Make the next batch reach this position, even if it exceeds the limit of rows."""
         self._min_cut = position
 
     def halve(self) -> bool:
-        """Memory ran out: the next batch is of half as many rows. False if it was of one already."""
+        """Limit the next batch to half as many rows after memory ran out; False if the batch had one row already."""
         if self._batch_rows <= 1:
             return False
         self._row_limit = self._batch_rows // 2
         return True
 
     def _rebuild_instead(self, rows: int, started: float) -> BatchReport | None:
-        """Everything anew where that is cheaper than a batch of so many changes (`crossover`).
+        """Rebuild all state if that is cheaper than a batch of so many changes (`cost_model.rebuild_rows`).
 
-        Not under views that are not stored, whose subscribers would have to start over.
+        Not if there is a view without stored rows, whose subscribers would have to start again.
         """
         publisher = self._publisher
         changed = rebuild_rows(publisher.store, publisher.dataflow, publisher.batch.cut, rows)
@@ -147,9 +173,9 @@ class Batches:
     def _resolve_changes(self, deltas: Mapping[int, list[pa.Table]]) -> list[ViewChange | StreamChange]:
         publisher = self._publisher
 
-        def change(duck: PreparedStatements, view: int) -> ViewChange | StreamChange | None:
+        def resolve(statements: PreparedStatements, view: int) -> ViewChange | StreamChange | None:
             table = publisher.catalog.views_by_id[view].table
             with attribute_to_view(table):
-                return resolve_upserts(duck, publisher.store, table, deltas[view], publisher.memory)
+                return resolve_upserts(statements, publisher.store, table, deltas[view], publisher.memory)
 
-        return [c for c in self.executor.pool.map(change, list(deltas)) if c is not None]
+        return [change for change in self.executor.pool.map(resolve, list(deltas)) if change is not None]

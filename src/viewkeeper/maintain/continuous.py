@@ -1,16 +1,20 @@
-"""Continuous maintenance: a thread that turns what writers do into batches, soon but not more often than it pays.
+"""Continuous maintenance: a background thread that runs batches soon after writes, but not at the writers' expense.
 
-    idle      look at the log's head every few milliseconds; a writer of this process also wakes it
-    changes   begin a batch at once, unless the last one ended just now: then rest first, until what that batch took
-              from writers is no more than its share of the time (`priority`): its time where they wait for its commit,
-              else processor time, its own and the store's, or a quarter of its time while processors are idle; at most
-              `max_delay`, but twice as long as a long batch that met no idle processor (2 s at most); and not at all
-              when more waited than it could take
-    batch     at most about `max_changes` rows: a long backlog is worked off in several batches
-    failure   a view that fails on its own rows is suspended and the others go on; anything else is tried again, some
-              time later each time, and ends the maintenance after `retries` times
+    idle      the thread reads the log's head every few milliseconds; a writer of this process also wakes it
+    changes   a batch begins at once if the thread has rested since the last batch. The rest after a batch is so long
+              that the batch's cost to writers is at most their `priority`'s share of the time (`_rest_seconds`):
 
-So a lone change is visible after one batch, and under load batches grow until they keep up.
+                  writers wait for the commit, or Spark    the batch's time
+                  there are idle processors                a quarter of the batch's time
+                  no idle processor                        processor time, the batch's own and the store's
+
+              A rest takes at most `max_delay`; after a long batch without idle processors it takes up to twice the
+              batch's time, at most 2 s. There is no rest while there are more pending changes than the batch could take
+    batch     takes at most about `max_changes` rows; a long backlog is processed in several batches
+    failure   a view that fails on its own rows is suspended and the other views continue; any other error is retried
+              after a growing pause, and ends the maintenance after `retries` retries
+
+A single change is therefore visible after one batch; under load, batches grow until they keep up.
 """
 
 from __future__ import annotations
@@ -37,34 +41,37 @@ from viewkeeper.resources.fork_guard import owned
 from viewkeeper.resources.poll_backoff import poll_pause
 from viewkeeper.store.contract.store import Store
 
-if TYPE_CHECKING:  # who only looks at the note imports no maintainer
+if TYPE_CHECKING:  # so that reading the note imports no maintainer
     from viewkeeper.commit.batch_history import BatchReport
     from viewkeeper.maintain.maintainer import Maintainer
 
 PRIORITY_SHARES = {"views": 1.0, "balanced": 0.5, "writers": 0.2}
-"""How much of the time batches may run while writers are busy."""
+"""Share of the time that batches may take while writers are busy, by priority."""
 
 MAINTENANCE_NOTE = "maintenance"
-"""The store's record of what stopped a maintainer."""
+"""Name of the store's note about the error of a maintainer: {error, failures, time}."""
 
 _STANDBY_PAUSE = 0.1
 _SCHEDULE_CHECK_INTERVAL = 1.0
-"""Seconds by which a view that is made at intervals may be late, where nobody looks for changes."""
+"""Maximum delay of a scheduled view in seconds, if the thread waits for notifications of the store."""
 _IDLE_THRESHOLD = 0.1
-"""The share of the processors' time from which on they are not all needed."""
+"""Idle share of the processors' time above which processors count as idle."""
 _SHARE_WHEN_IDLE = 0.8
-"""How much of the time batches may take where none are: larger batches cost a store less, and are seen as soon."""
+"""Share of the time that batches may take while processors are idle.
+
+The short rest makes batches larger, which costs the store less and hardly delays changes.
+"""
 _LONG_BATCH_FACTOR, _MAX_REST_FACTOR = 5, 40
-"""How many times `max_delay` a long batch takes, and the rest after it at most."""
+"""Multiples of `max_delay`: a batch is long beyond the first; the additional rest after it is at most the second."""
 _MAX_REST = 2.0
-"""Seconds of that, whatever `max_delay` is."""
+"""Maximum seconds of the additional rest after a long batch, whatever `max_delay` is."""
 _log = logging.getLogger("viewkeeper.batch")
 _instances: weakref.WeakSet[Maintenance] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often, how large, and at whose cost."""
+    """Limits of continuous maintenance: delay and size of batches, priority, back-pressure, and retries."""
 
     max_delay: float = 0.05
     max_changes: int = 50_000
@@ -83,9 +90,9 @@ class Pace:
 
 
 class Maintenance:
-    """Runs in the background from `start` (or entering it) to `stop` (or leaving it).
+    """Runs batches in the background between `start` and `stop`, or within a `with` block.
 
-    `holding` makes this process the maintainer, and gives that up again after a failure.
+    `maintainer_ref` makes this process the maintainer, and gives that up again after a failure.
     """
 
     def __init__(
@@ -120,7 +127,7 @@ class Maintenance:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> Maintenance:
-        """Begin. Without standby, MaintainerBusy if another process maintains."""
+        """Start the thread. Without standby, raises MaintainerBusy if another process is the maintainer."""
         if not self._standby:
             self._take_over()
         self._thread = threading.Thread(target=self._run, name="viewkeeper-maintenance", daemon=True)
@@ -130,7 +137,7 @@ class Maintenance:
         return self
 
     def beside(self, every: float, work: Callable[[], None]) -> None:
-        """Do this every so many seconds in a thread of its own, from the start to the end. A failure is noted only."""
+        """Run `work` every `every` seconds in its own thread between `start` and `stop`; a failure is only recorded."""
         every = arguments.check_seconds(every, "The interval between two", positive=True)
         self._side_thread = threading.Thread(
             target=self._repeat_beside, args=(every, work), name="viewkeeper-audit", daemon=True
@@ -139,14 +146,14 @@ class Maintenance:
     def _repeat_beside(self, every: float, work: Callable[[], None]) -> None:
         while not self._stopping.wait(every):
             if self.waiting:
-                continue  # the process that maintains does it
+                continue  # the maintaining process does it
             try:
                 work()
             except Exception as error:
                 self._record_failure(error, 0)
 
     def stop(self, timeout: float | None = None) -> None:
-        """End after the batch that runs. Raises what ended the maintenance, if something did."""
+        """Stop after the running batch. Raises the error that ended the maintenance, if there is one."""
         self._stopping.set()
         self._work_available.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -158,7 +165,7 @@ class Maintenance:
             raise error
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when the maintenance has ended or the time has passed; raises what ended it."""
+        """Wait until the maintenance has ended or the timeout has passed; raises the error that ended it."""
         if self._thread is not None:
             self._thread.join(timeout)
         if self.error is not None:
@@ -170,7 +177,7 @@ class Maintenance:
 
     @property
     def waiting(self) -> bool:
-        """Whether it stands by while another process maintains."""
+        """Whether this process stands by while another process is the maintainer."""
         return self.running and self._maintainer is None
 
     def __enter__(self) -> Maintenance:
@@ -182,17 +189,17 @@ class Maintenance:
         if kind is None:
             self.stop()
         else:
-            with suppress(Exception):  # what went wrong inside says more
+            with suppress(Exception):  # the error of the `with` block is more informative
                 self.stop()
 
     # -- writers ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something was written in this process."""
+        """Wake the thread after a write in this process."""
         self._work_available.set()
 
     def make_room(self, timeout: float) -> None:
-        """Back-pressure: wait while more than `max_lag` changed rows are not in the views yet."""
+        """Apply back-pressure to a writer: wait while more than `max_lag` changed rows are pending."""
         if self.pace.max_lag is None:
             return
         deadline = time.monotonic() + timeout
@@ -214,7 +221,7 @@ class Maintenance:
 
     def _run(self) -> None:
         if self.pace.priority == "writers":
-            with suppress(OSError, AttributeError):  # a lower priority for this thread alone, where the system can
+            with suppress(OSError, AttributeError):  # a lower priority for this thread only, if the system supports it
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
         try:
             maintainer = self._maintainer or self._stand_by()
@@ -239,35 +246,34 @@ class Maintenance:
         return None
 
     def _take_over(self) -> Maintainer:
-        """Be the maintainer. From now on a read may make the next batch, before the thread does: it is told, too."""
+        """Become the maintainer. From now on a read may run a batch too, so `_after_batch` is called for each batch."""
         self._maintainer = maintainer = self._maintainer_ref.begin_background(self)
         maintainer.on_batch = self._after_batch
         return maintainer
 
     def _maintain(self, maintainer: Maintainer) -> None:
-        seen: int | None = None
-        ended, rest = 0.0, 0.0
-        failures = (
-            0 if self._store.note(MAINTENANCE_NOTE) is None else 1
-        )  # of an earlier maintainer: taken away by success
-        heard = time.monotonic()
+        handled_head: int | None = None
+        batch_ended, rest = 0.0, 0.0
+        # A note of an earlier maintainer's failure counts as a failure, so that the first success removes the note.
+        failures = 0 if self._store.note(MAINTENANCE_NOTE) is None else 1
+        last_change = time.monotonic()
         self._store.on_changes(self._work_available.set)
         while not self._stopping.is_set():
             self._work_available.clear()
-            head = None if self._store.can_notify else self._store.head()  # who tells has told: there is something
+            head = None if self._store.can_notify else self._store.head()  # None: the store has notified the thread
             try:
                 steps = maintainer.view_scheduler.run()
-                if head is not None and head == seen:
-                    if steps:  # a view that goes from call to call may have more of them
+                if head is not None and head == handled_head:
+                    if steps:  # a per-call view may have more calls to apply
                         continue
-                    self._work_available.wait(poll_pause(min(time.monotonic() - heard, 8 * self.pace.max_delay)))
+                    self._work_available.wait(poll_pause(min(time.monotonic() - last_change, 8 * self.pace.max_delay)))
                     continue
-                if self._stopping.wait(max(0.0, ended + rest - time.monotonic())):
+                if self._stopping.wait(max(0.0, batch_ended + rest - time.monotonic())):
                     return
-                self._cpu_usage.sample_idle()  # after a long rest: what follows is of the batch
-                spent = time.process_time()
+                self._cpu_usage.sample_idle()  # after a long rest: the next sample then covers the batch only
+                cpu_seconds = time.process_time()
                 report = maintainer.refresh(self._lane, max_changes=self.pace.max_changes)
-                spent = time.process_time() - spent
+                cpu_seconds = time.process_time() - cpu_seconds
             except Exception as error:
                 failures += 1
                 if failures > self.pace.retries or isinstance(error, MaintainerBusy):
@@ -278,13 +284,13 @@ class Maintenance:
             if failures:
                 failures = 0
                 self._record_failure(None, 0)
-            ended, rest = time.monotonic(), self._rest_seconds(report, spent)
+            batch_ended, rest = time.monotonic(), self._rest_seconds(report, cpu_seconds)
             if report.lane != "none":
-                heard = ended
+                last_change = batch_ended
                 if steps or report.more or not self._store.can_notify:
                     continue
             else:
-                seen = head
+                handled_head = head
             self._work_available.wait(
                 min(
                     self._store.poll_interval,
@@ -293,7 +299,7 @@ class Maintenance:
             )
 
     def _after_batch(self, report: BatchReport) -> None:
-        """Of this thread, or of a read that refreshed at once."""
+        """Count and log a batch, of this thread or of a read that refreshed the views, and call `on_batch`."""
         self.batches += 1
         with self._lag_reduced:
             self._lag_reduced.notify_all()
@@ -310,34 +316,37 @@ class Maintenance:
             self._on_batch(report)
 
     def _rest_seconds(self, report: BatchReport, cpu_seconds: float) -> float:
-        """Seconds for which the machine is left to the writers. What waits is not asked for: that can be dear.
+        """Return the seconds for which the machine is left to the writers after a batch.
 
-        `spent`: seconds of the processor. Where writers do not wait for a transaction, that is what a batch takes from
-        them; while processors are idle only a store elsewhere, which has work for both, is spared a little. While none
-        are, a batch that takes long has the store read many rows, which needs more processors than this one: it is
-        followed by a long rest, and the longer that is, the more changes of a row are one.
+        The pending changes are not counted, because that can be expensive. `cpu_seconds` is the batch's processor time;
+        it is the cost to writers if they do not wait for a transaction of the batch. While processors are idle, there
+        is only a short rest, to spare a store on another machine, which works for writers and batches. While none are
+        idle, a long batch means that the store reads many rows, which needs more processors than this one. A long rest
+        follows, and the longer it is, the more changes of a row are consolidated into one.
         """
-        idle = self._cpu_usage.sample_idle()
+        idle_share = self._cpu_usage.sample_idle()
         if report.more:
             return 0.0
-        took, share, delay = report.seconds, PRIORITY_SHARES[self.pace.priority], self.pace.max_delay
+        seconds, share, delay = report.seconds, PRIORITY_SHARES[self.pace.priority], self.pace.max_delay
         if self._store.capabilities.atomic_batch or report.lane == "spark":
-            return min(delay, took / share - took)
-        if idle > _IDLE_THRESHOLD:
+            return min(delay, seconds / share - seconds)
+        if idle_share > _IDLE_THRESHOLD:
             share = max(share, _SHARE_WHEN_IDLE)
-            return min(delay, took / share - took)
-        left = 1 / share - 1
-        short = min(delay, left * min(cpu_seconds, took))
-        if self.pace.max_lag is not None:  # writers may wait for the next one
-            return short
-        return short + min(_MAX_REST_FACTOR * delay, _MAX_REST, 2 * left * max(0.0, took - _LONG_BATCH_FACTOR * delay))
+            return min(delay, seconds / share - seconds)
+        rest_factor = 1 / share - 1
+        short_rest = min(delay, rest_factor * min(cpu_seconds, seconds))
+        if self.pace.max_lag is not None:  # writers may be waiting for the next batch
+            return short_rest
+        return short_rest + min(
+            _MAX_REST_FACTOR * delay, _MAX_REST, 2 * rest_factor * max(0.0, seconds - _LONG_BATCH_FACTOR * delay)
+        )
 
     def _record_failure(self, error: Exception | None, failures: int) -> None:
         if error is not None:
             _log.error("failed, %s so far: %s", count_text(failures, "time"), error, extra={"failures": failures})
         with suppress(ViewkeeperError):
-            text = None if error is None else {"error": str(error), "failures": failures, "time": time.time()}
-            self._store.put_note(MAINTENANCE_NOTE, text)
+            note = None if error is None else {"error": str(error), "failures": failures, "time": time.time()}
+            self._store.put_note(MAINTENANCE_NOTE, note)
 
     def _give_up(self, error: Exception) -> None:
         self._record_failure(error, self.pace.retries + 1)
@@ -349,9 +358,9 @@ class Maintenance:
 
 
 def stop_all_maintenance() -> None:
-    """A program may end without leaving its maintenance: no thread of it is left to Python (`model.threads`)."""
+    """Stop all maintenance at the end of the program; no thread may run longer (`model.threads`)."""
     for maintenance in list(_instances):
-        with suppress(Exception):  # the note in the store says it, and nobody else is there to be told
+        with suppress(Exception):  # the store's note has the error, and the program has no other receiver
             maintenance.stop(END_TIMEOUT)
 
 

@@ -1,11 +1,12 @@
-"""A program ends: what still runs in the background ends first, before DuckDB closes itself to it.
+"""The exit hook of a maintaining process: ends background work before DuckDB's own exit hook runs.
 
-DuckDB has a hook of its own at exit. From then on it reads nothing more for a statement that had begun, and a batch at
-that statement fails. Hooks run last come, first served, so ours is registered after DuckDB's, which importing it does:
-with the maintainer, and only then, since DuckDB takes longer to import than all else that reading a row needs.
+After DuckDB's exit hook, a statement that has begun reads no more input, and the batch that runs it fails. Exit hooks
+run in reverse order of registration, and importing DuckDB registers its hook; this module therefore imports DuckDB
+first. Only the maintainer imports this module, because importing DuckDB takes longer than all else that reading a row
+needs.
 
-The hooks that `continuous` and `holding` register by themselves come later. They are for what a program's own hooks
-began after this one.
+The hooks that `continuous` and `registry` register themselves run after this one. They end work that a program's own
+exit hooks began in the meantime.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The maintainer of a database, made of parts; `refresh` brings every view to the head of the log.
+"""The maintainer of a database and its components; `refresh` brings every view to the head of the log.
 
-Publisher   the lease, the published batch and its state; how the next takes its place    commit/publisher.py
-Tidying     what comes after a batch: merging, cutting the log, removing files            commit/cleanup.py
-Batches     one batch after the other                                                     batches.py
-Loader      state that is missing is loaded and published                                 loader.py
-Mender      state that is damaged, or another version's, is made anew                     mending.py
-Suspender   views that fail on their own rows are taken out              suspending.py, of a family: expelling.py
-Scheduler   views that run at intervals or from call to call                              scheduler.py
-Definer     views that come, change and go                                                definer.py
-Preparing   statements, ahead of the batch that needs them                                preparing.py
+Publisher         owns the lease, the published batch and its state; publishes the next  commit/publisher.py
+Cleanup           after a batch: compaction, log truncation, garbage collection          commit/cleanup.py
+Batches           runs one batch after another                                           batches.py
+Loader            backfills missing state and publishes it                               load/loader.py
+StateRepair       rebuilds damaged state and state of another version                    load/repair.py
+Suspender         suspends views and family members that fail on their own rows          load/suspension.py
+ViewScheduler     runs scheduled views and per-call views                                strategies/scheduled.py
+Definer           creates, alters and drops views                                        definitions/definer.py
+StatementWarmup   prepares statements before the batch that needs them                   runtime/statement_warmup.py
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from viewkeeper.store.contract.store import Store
 
 
 class Maintainer:
-    """One at a time for each database.
+    """Maintains the views of a database; only one maintainer exists for each database.
 
-    `retention`: seconds for which log entries are kept after the views have them, for subscribers that come back.
-    `memory`: what all of it may take (`store.memory`). `threads`: of the driver lane; None: as many as there are
-    processors, up to eight.
+    `retention`: seconds for which log entries are kept after the views include them, so that subscribers can resume.
+    `memory`: the budget of the whole process (`resources.memory`). `threads`: threads of the driver lane; None means
+    as many as there are processors, at most eight.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Maintainer:
     ) -> None:
         self.store = store
         self.on_batch: Callable[[BatchReport], None] | None = None
-        whole = MemoryBudget(process_budget(memory)).with_spill_directory(StateDirectory(store.state_path))
-        size = default_pool_size() if threads is None else threads
-        lanes = LaneCostModel(StateDirectory(store.state_path), spark.cluster, size)
-        resources = ExecutorResources(store, spark, durable, size, whole, lanes)
+        budget = MemoryBudget(process_budget(memory)).with_spill_directory(StateDirectory(store.state_path))
+        thread_count = default_pool_size() if threads is None else threads
+        lane_costs = LaneCostModel(StateDirectory(store.state_path), spark.cluster, thread_count)
+        resources = ExecutorResources(store, spark, durable, thread_count, budget, lane_costs)
         self.publisher = Publisher(store, durable=durable, memory=resources.memory)
         try:
             self.executor = resources.create_executor(self.publisher.state)
@@ -101,7 +101,7 @@ class Maintainer:
             raise
 
     def _prepare_state(self) -> None:
-        """State of another version, or of a record that is damaged, is made anew before the first batch."""
+        """Before the first batch, rebuild state of another version or behind a damaged batch record."""
         publisher = self.publisher
         publisher.deferred_cleanup.run_or_defer(
             "forgetting old parts of loads", PartitionStore(self.store, publisher.state.directory).delete_partitions
@@ -109,14 +109,14 @@ class Maintainer:
         publisher.deferred_cleanup.run_or_defer(
             "sweeping parameters", partial(families.sweep_parameters, self.store, self.definer.members_in_creation)
         )
-        made, record = publisher.state.manifest.fingerprint, publisher.batch.record
-        if made != expressions.fingerprint():
+        fingerprint, record = publisher.state.manifest.fingerprint, publisher.batch.record
+        if fingerprint != expressions.fingerprint():
             publisher.view_manifests = {}
-            # Without its record nobody knows which cut the last batch had: the tables as they are now are one.
-            known = "manifest" in record
-            cut = None if known else self.store.head()
-            why = f"it was made with {made}, this is {expressions.fingerprint()}"
-            self.loader.report_rebuild([why if known else "the record of the last batch is damaged"])
+            # Without its record the last batch's cut is unknown; the current head is used as the cut.
+            has_manifest = "manifest" in record
+            cut = None if has_manifest else self.store.head()
+            reason = f"it was made with {fingerprint}, this is {expressions.fingerprint()}"
+            self.loader.report_rebuild([reason if has_manifest else "the record of the last batch is damaged"])
             self.suspender.run_without_failing(lambda: self.state_repair.rebuild(cut), always=True)
         elif record and not publisher.dataflow.has_fingerprint(record.get("plan")):
             self.suspender.run_without_failing(self.state_repair.load_missing, always=True)
@@ -132,8 +132,8 @@ class Maintainer:
     def refresh(self, lane: str = "auto", *, max_changes: int | None = None) -> BatchReport:
         """Bring every view to the head of the log, or `max_changes` further, in one batch.
 
-        State or log that are damaged are mended first. A view that fails on its own rows is taken out and the others go
-        on (`suspending`).
+        Damaged state, or a damaged log, is repaired first. A view that fails on its own rows is suspended and the other
+        views continue (`load.suspension`).
         """
         check_lane(lane)
         with self.publisher.lock, self.statement_warmup.pause(), self.state_repair.watch_contradictions():
@@ -147,47 +147,47 @@ class Maintainer:
             return report if self.publisher.deferred_cleanup.damage is None else self._repair_after(report)
 
     def refresh_all(self, lane: str = "auto", *, suspend: bool = True) -> BatchReport:
-        """`refresh`, then the views with a cut of their own. Without `suspend` a view that fails fails it all."""
+        """Run `refresh`, then the views with a cut of their own. Without `suspend`, a failing view raises its error."""
         with nullcontext() if suspend else self.suspender.raise_failures():
             report = self.refresh(lane)
             self.view_scheduler.run(run_all=True)
-        late = self.suspender.take_unreported()
-        return replace(report, suspended={**report.suspended, **late}) if late else report
+        suspended = self.suspender.take_unreported()
+        return replace(report, suspended={**report.suspended, **suspended}) if suspended else report
 
     def _refresh_to_head(self, lane: str, max_changes: int | None) -> BatchReport:
-        publisher, mended = self.publisher, self.loader.repairs
+        publisher, repairs = self.publisher, self.loader.repairs
         with self.executor.distribute_capture(lane):
             target = self.store.head() if max_changes is None else 0
             while True:
                 try:
                     report = self.batches.run(lane, max_changes)
-                    # Batches that do not fit into memory at once: on to where the log was.
+                    # If memory limits the batches, run more of them up to the log's head at the start.
                     while max_changes is None and publisher.batch.cut < target and publisher.is_behind():
                         report = self.batches.run(lane, None)
-                    report = replace(report, suspended=self.suspender.take_unreported(), mended=tuple(mended))
-                    mended.clear()
+                    report = replace(report, suspended=self.suspender.take_unreported(), mended=tuple(repairs))
+                    repairs.clear()
                     if self.on_batch is not None and (report.lane != "none" or report.suspended or report.mended):
                         self.on_batch(report)
                     return report
-                except (BrokenViews, Contradicted) as broken:
-                    self.suspender.suspend_failing(broken)
-                except OUT_OF_MEMORY_ERRORS as short:
+                except (BrokenViews, Contradicted) as failure:
+                    self.suspender.suspend_failing(failure)
+                except OUT_OF_MEMORY_ERRORS as error:
                     if not self.batches.halve():
-                        raise short if isinstance(short, ViewkeeperError) else out_of_memory_error("a batch") from short
+                        raise error if isinstance(error, ViewkeeperError) else out_of_memory_error("a batch") from error
 
     def _repair_after(self, report: BatchReport) -> BatchReport:
-        """Damage that clean-up came across: it is made good at once, and the batch is published whether it can be."""
-        afterwards, mended = self.publisher.deferred_cleanup, self.loader.repairs
-        damage, afterwards.damage = afterwards.damage, None
+        """Repair damage that cleanup found. The batch is published already, also if the repair fails."""
+        deferred_cleanup, repairs = self.publisher.deferred_cleanup, self.loader.repairs
+        damage, deferred_cleanup.damage = deferred_cleanup.damage, None
         if damage is not None:
-            with afterwards.attempt("mending what clean-up came across"):
+            with deferred_cleanup.attempt("mending what clean-up came across"):
                 self.state_repair.repair_damage(damage)
-        told = (*report.mended, *mended)
-        mended.clear()
-        return replace(report, mended=told, afterwards=afterwards.failures)
+        all_repairs = (*report.mended, *repairs)
+        repairs.clear()
+        return replace(report, mended=all_repairs, afterwards=deferred_cleanup.failures)
 
     def repair(self, views: frozenset[int]) -> None:
-        """Make these views anew, with all state behind them. Rows that are right already are not written."""
+        """Rebuild these views and all state behind them. Rows that are correct already are not written."""
         self.suspender.run_without_failing(partial(self.state_repair.repair_views, views))
         for view in self.publisher.catalog.nonstandard_views:
             if view.table.id in views and strategy_of(view).has_own_cut:

@@ -1,12 +1,12 @@
-"""Who maintains, within one process: all handles of a database use one maintainer, and with it one lease.
+"""The maintainer registry: all handles of a database in one process share one maintainer, and with it one lease.
 
-    get      the process's maintainer, made by the first handle that needs one; who has called it is a user of it
-    leave    the handle is closed or lost: with its last user the maintainer ends, and the lease is given up
-    end      it is of no more use (a lost lease, a failure): whoever needs one makes another
+    acquire   return the process's maintainer; the first handle that needs one creates it; the handle becomes a user
+    release   the handle is closed or lost; with the last user the maintainer ends, and the lease is released
+    end       the maintainer cannot be used any longer (lost lease, failure); the next `acquire` creates another
 
-So a handle that was opened twice, or forgotten, stands in nobody's way. A background maintenance belongs to the handle
-that began it. If that handle is lost the maintenance goes on, since views are to be kept fresh, until another handle of
-this process begins one.
+A second handle, or one that was lost without `close`, therefore blocks no other handle. A background maintenance
+belongs to the handle that began it. If that handle is lost, the maintenance continues, so that the views remain fresh,
+until another handle of this process begins one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from viewkeeper.maintain.maintainer import Maintainer
 
 DefinitionRunner = Callable[[Any, str, Sequence[Any], Progress], Any]
-"""Runs on a handle what another process wants defined: a call, its arguments, and who is told how far it is."""
+"""Runs a definition for another process: (handle, name of the call, its arguments, progress callback)."""
 
 END_TIMEOUT = 60.0
-"""Seconds to wait for a maintainer of this process that ends, and is still at its last batch."""
+"""Seconds to wait for a maintainer of this process that is ending, while its last batch still runs."""
 
 
 class _RegistryEntry:
-    """The maintainer of one database, its users, and the handle whose background maintenance runs on it."""
+    """The maintainer of one database, its users, and the handle that runs background maintenance on it."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -47,14 +47,14 @@ class _RegistryEntry:
         self.users: set[MaintainerReference] = set()
         self.background_user: MaintainerReference | None = None
         self.server: DefinitionServer | None = None
-        """Runs what other processes want defined, as long as there is a maintainer."""
+        """Runs definitions for other processes, as long as there is a maintainer."""
         self.closed_stores: list[Store] = []
-        """Stores of handles that are closed, which the maintainer still works over."""
+        """Stores of closed handles that the maintainer still uses; they are closed with the maintainer."""
         self.ended = threading.Event()
         self.ended.set()
 
     def find_handle(self) -> Any:
-        """A handle that uses the maintainer; None if all of them are lost."""
+        """Return a handle that uses the maintainer; None if all of them are lost."""
         with self.lock:
             handles = [user.handle for user in self.users]
         return next((handle for handle in handles if handle is not None), None)
@@ -67,7 +67,7 @@ class _RegistryEntry:
             server.stop()
         with self.lock:
             maintainer, self.maintainer = self.maintainer, None
-            left, self.closed_stores = self.closed_stores, []
+            stores, self.closed_stores = self.closed_stores, []
             self.users.clear()
             if maintainer is None:
                 return
@@ -75,7 +75,7 @@ class _RegistryEntry:
         try:
             maintainer.close()
         finally:
-            for store in left:
+            for store in stores:
                 store.close()
             self.ended.set()
 
@@ -85,78 +85,84 @@ _registry_lock = module_lock()
 
 
 class MaintainerReference:
-    """What one handle has to do with the process's maintainer."""
+    """One handle's reference to the process's maintainer."""
 
     def __init__(
         self, handle: object, store: Store, spark: SparkProvider, define: DefinitionRunner, **options: Any
     ) -> None:
-        """`spark` gives the session, `define` runs what other processes send on a handle, `options` are the
-        maintainer's; none of them may refer to the handle."""
+        """Register the handle.
+
+        `spark` provides the session, `define` runs definitions of other processes on a handle, `options` are passed to
+        the maintainer. None of them may refer to the handle, because that would keep it alive.
+        """
         self._store, self._spark, self._define, self._options = store, spark, define, options
         self.maintenance: Maintenance | None = None
         self._handle = weakref.ref(handle)
         owned(handle, f"The database {store.url} was opened")
         self.finalizer = add_finalizer(handle, self._handle_lost)
-        """To be detached by who closes the handle."""
+        """Detached by the handle's `close`."""
         with _registry_lock:
             self._entry = _registry.setdefault(_registry_key(store), _RegistryEntry())
 
     @property
     def handle(self) -> Any:
-        """None if it is gone and nobody closed it."""
+        """The handle, or None if it was garbage collected without `close`."""
         return self._handle()
 
     @property
     def is_lost(self) -> bool:
-        """Whether the handle is gone and nobody closed it."""
+        """Whether the handle was garbage collected without `close`."""
         return self._handle() is None
 
     @property
     def current_maintainer(self) -> Maintainer | None:
         """The process's maintainer, if this handle is a user of it."""
-        held = self._entry
-        return held.maintainer if self in held.users else None
+        entry = self._entry
+        return entry.maintainer if self in entry.users else None
 
     def acquire(self) -> Maintainer:
-        """The process's maintainer; MaintainerBusy if another process has one."""
-        held = self._entry
+        """Return the process's maintainer; raises MaintainerBusy if another process has the lease."""
+        entry = self._entry
         while True:
-            held.ended.wait(END_TIMEOUT)  # not under the lock: what ends may be at a batch that needs it
-            with held.lock:
-                found = held.maintainer
-                if found is None:
+            entry.ended.wait(END_TIMEOUT)  # without the lock, since the batch that ends may need it
+            with entry.lock:
+                maintainer = entry.maintainer
+                if maintainer is None:
                     from viewkeeper.maintain.maintainer import Maintainer
 
-                    found = held.maintainer = Maintainer(self._store, self._spark, **self._options)
+                    maintainer = entry.maintainer = Maintainer(self._store, self._spark, **self._options)
                     if self._store.mailbox is not None:
-                        run = partial(_run_received_call, held, self._define)
-                        held.server = DefinitionServer(self._store, self._store.mailbox, run).start()
-                if not found.publisher.lease.is_lost:
-                    held.users.add(self)
-                    return found
+                        run = partial(_run_received_call, entry, self._define)
+                        entry.server = DefinitionServer(self._store, self._store.mailbox, run).start()
+                if not maintainer.publisher.lease.is_lost:
+                    entry.users.add(self)
+                    return maintainer
             self.end()
 
     def end(self) -> None:
-        """Close the maintainer, whoever uses it."""
+        """Close the maintainer, whatever handles use it."""
         self._entry.end()
 
     def release(self) -> bool:
-        """Use it no more. Whether the store can be closed: not if others go on with a maintainer over it."""
-        held = self._entry
-        with held.lock:
-            held.users.discard(self)
-            if held.users and held.maintainer is not None:
-                if held.maintainer.store is not self._store:
+        """Stop using the maintainer.
+
+        Returns whether the handle's store can be closed: not if other handles still use a maintainer over it.
+        """
+        entry = self._entry
+        with entry.lock:
+            entry.users.discard(self)
+            if entry.users and entry.maintainer is not None:
+                if entry.maintainer.store is not self._store:
                     return True
-                held.closed_stores.append(self._store)
+                entry.closed_stores.append(self._store)
                 return False
-            mine = held.maintainer is not None
-        if mine:
+            is_last_user = entry.maintainer is not None
+        if is_last_user:
             self.end()
         return True
 
     def begin_background(self, maintenance: Maintenance) -> Maintainer:
-        """The maintainer for a background maintenance of this handle; one of a handle that is lost ends first."""
+        """Return the maintainer for background maintenance by this handle; that of a lost handle is stopped first."""
         while True:
             with self._entry.lock:
                 other = self._entry.background_user
@@ -169,12 +175,12 @@ class MaintainerReference:
                     f" ({os.getpid()}).",
                     hint="Stop that maintenance first, or close that handle.",
                 )
-            with suppress(Exception):  # nobody is there to be told
+            with suppress(Exception):  # the lost handle cannot receive the error
                 other.maintenance.stop()
         return self.acquire()
 
     def end_background(self) -> None:
-        """The background maintenance of this handle has ended."""
+        """Record that this handle's background maintenance has ended; a lost handle releases the maintainer."""
         with self._entry.lock:
             if self._entry.background_user is self:
                 self._entry.background_user = None
@@ -182,7 +188,7 @@ class MaintainerReference:
             self.release()
 
     def _handle_lost(self) -> None:
-        """The handle is lost."""
+        """Release the maintainer when the handle is lost, unless its background maintenance still runs."""
         if self._entry.background_user is not self:
             self.release()
 
@@ -200,12 +206,12 @@ def _run_received_call(
 
 
 def _registry_key(store: Store) -> Any:
-    """What handles of the same database have in common; a copy of its directory has only the one."""
+    """Return the key of a database: the URL and its identity, since a copy of the directory has the same identity."""
     return store.url, store.uuid
 
 
 class ClosedStore:
-    """In a handle that is closed, in place of a store that others still use: it refuses everything."""
+    """Replaces the store in a closed handle while other handles still use that store; every access raises."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -215,23 +221,23 @@ class ClosedStore:
 
 
 def end_all_maintainers() -> None:
-    """The program ends, and with it what is not closed, and its lease; a thread that is at a batch is waited for."""
-    for held in list(_registry.values()):
-        maintainer = held.maintainer
+    """At the end of the program, close every maintainer and release its lease, after waiting for a running batch."""
+    for entry in list(_registry.values()):
+        maintainer = entry.maintainer
         if maintainer is not None and maintainer.publisher.lock.acquire(timeout=END_TIMEOUT):
-            # Not held any longer: to end is also to wait for a scheduled view, whose thread may be waiting for it.
+            # Release the lock: `end` waits for a scheduled view, whose thread may be waiting for the lock.
             maintainer.publisher.lock.release()
-            with suppress(Exception):  # nobody is there to be told
-                held.end()
+            with suppress(Exception):  # the program ends; the error has no receiver
+                entry.end()
 
 
 atexit.register(end_all_maintainers)
 
 
 def _after_fork() -> None:
-    """The lease is the parent's, and so are its threads: also of handles that are lost."""
-    for held in _registry.values():
-        never_release(held)
+    """Forget the parent's maintainers in a forked child: their leases and threads belong to the parent process."""
+    for entry in _registry.values():
+        never_release(entry)
     _registry.clear()
 
 

@@ -1,8 +1,9 @@
-"""A user's rows on their way into the store, beside the maintenance of their views: it gets room first, then is woken.
+"""Write calls of one handle, with back-pressure from its background maintenance.
 
-1  table       the base table that is meant, and whether this handle may write
-2  model.rows  rows as its columns are, the last of each key
-3  made        room under `max_lag`, the store's own write call, a token for it
+1  `table`                check the mode of the handle and find the base table
+2  `model.intake.rows`    convert the rows to the table's types, and keep the last row of each key
+3  `run_write`            wait while the views are more than `max_lag` behind, run the store's write call, wake the
+                          maintenance, and return a token
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
     from viewkeeper.maintain.continuous import Maintenance
 
 _ROOM_TIMEOUT = 10.0
-"""Seconds that a write waits for views that are too far behind."""
+"""Seconds that a write waits while the views are too far behind."""
 
 
 class Writes:
-    """Those of one handle."""
+    """The write calls of one handle."""
 
     def __init__(self, store: Store, mode: str) -> None:
         self._store, self.mode = store, mode
         self.maintenance: Maintenance | None = None
-        """What keeps the views fresh in the background, if this handle has begun it."""
+        """The background maintenance that this handle has begun, if any."""
         self.on_write: Callable[[], None] = self.wake
-        """Told of every write call; who has to answer a writer first wakes the maintenance later."""
+        """Called after every write call. A server replaces it, to answer the writer before it wakes the maintenance."""
 
     def close(self, store: Store) -> None:
-        """`store`: what refuses from now on."""
+        """Use `store`, which refuses every access, from now on."""
         self._store = store
 
     def wake(self) -> None:
@@ -63,7 +64,7 @@ class Writes:
         return self.delete_counted(name, keys)[0]
 
     def delete_counted(self, name: str, keys: Any) -> tuple[Token, int]:
-        """The same, and how many rows were there, where the store knows."""
+        """Delete the keys and return the token and, if the store knows it, the number of rows that existed."""
         table = self.table(name, "delete from")
         deletes = last_by_key(table, keys_table(table, keys))
         return self._run_counted(lambda: self._store.write(table, table.arrow.empty_table(), deletes))
@@ -74,12 +75,12 @@ class Writes:
         return self.run_write(lambda: self._store.update(table, key_row, new_values))
 
     def run_write(self, write: Callable[[], WriteResult]) -> Token:
-        """What a write call of the store gives, as a token."""
+        """Run a write call of the store and return its token."""
         return self._run_counted(write)[0]
 
     def _run_counted(self, write: Callable[[], WriteResult]) -> tuple[Token, int]:
         if self.maintenance is not None:
             self.maintenance.make_room(_ROOM_TIMEOUT)
-        written = write()
+        result = write()
         self.on_write()
-        return Token(self._store.uuid, written.position, written.atomic), written.changed_rows
+        return Token(self._store.uuid, result.position, result.atomic), result.changed_rows

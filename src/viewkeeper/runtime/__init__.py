@@ -1,1 +1,1 @@
-"""5. Rounds: the same levels run in the driver as a loop, or on Spark as one job of shuffles."""
+"""5. Execution of a batch's operators in rounds: in the driver as a loop, or on Spark as one job with shuffles."""

@@ -1,7 +1,8 @@
-"""The driver lane of a stage: rounds in this process, by one thread or several, or with partners beside it.
+"""The driver lane: runs a batch's operators in this process with one thread or several, or with worker processes.
 
-A first load and a batch of many rows keep all cores busy inside DuckDB, unless there is a table to sort and to write
-beside that. A batch of many operators has many short calls: who runs them is a choice (`hands`, `company`).
+A backfill and a batch of many rows keep all cores busy inside DuckDB. Several threads help there only if a table has to
+be sorted and written at the same time. A batch of many operators and few rows consists of many short calls; the
+scheduler for such a batch is chosen by measured times (`runtime.cost_model.SchedulerCostModel`).
 """
 
 from __future__ import annotations
@@ -37,22 +38,23 @@ from viewkeeper.store.contract.store import StreamChange, ViewChange
 _log = logging.getLogger("viewkeeper.batch")
 
 _SEPARATE_FILE_ROWS = 1_000_000
-"""A run of so many rows has a file of its own and is written as soon as it is made, beside the work that goes on."""
+"""A run of at least this many rows gets a file of its own, written as soon as the run exists, during the other work."""
 _MIN_THREADED_ROWS = 200_000
-"""Changes from which several threads run a batch's operators in any case: their calls are long."""
+"""From this many changed rows on, several threads run a batch if it has parallel work; single calls are long then."""
 _FAILED_ATTEMPT_PENALTY = 4
-"""How much worse than the time that it took a way is that led nowhere: so it is seldom tried again."""
+"""A scheduler that failed and fell back to inline execution is recorded as this many times slower than the whole
+attempt was, so that it is rarely retried."""
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What the rounds of a batch left: deltas at the sinks, and the runs they wrote."""
+    """The output of a batch's operators: deltas at the sinks, and the runs that they wrote."""
 
     deltas: Mapping[int, list[pa.Table]]
     wait_for_runs: Callable[[], list[RunEntry]]
-    """The runs, when they are in their files."""
+    """Return the entries of the new runs once all of them are written to files."""
     changes: Sequence[ViewChange | StreamChange] = ()
-    """Of views whose deltas tasks have resolved already."""
+    """Changes of views whose deltas Spark tasks have already resolved to upserts."""
 
     @cached_property
     def entries(self) -> list[RunEntry]:
@@ -61,8 +63,11 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class BatchWork:
-    """What is to run. `together`: the flow with the paths of different views made together, if they are; `new`
-    operators have no state yet; with `only`, runs of other slots than these are not kept."""
+    """What a batch runs.
+
+    `variant` is the dataflow with the paths of different views shared, if there is one. `new_operators` have no state
+    yet. If `keep_slots` is set, new runs of other slots are dropped.
+    """
 
     number: int
     dataflow: Dataflow
@@ -78,13 +83,13 @@ class BatchWork:
 
     @cached_property
     def row_count(self) -> int:
-        return sum(g.table.num_rows for g in self.inputs.values() if isinstance(g, MemoryRows))
+        return sum(source.table.num_rows for source in self.inputs.values() if isinstance(source, MemoryRows))
 
     @cached_property
     def changed_tables(self) -> frozenset[int]:
-        """Those that changed."""
-        found = (self.dataflow.operators[name].input_table for name, rows in self.inputs.items() if rows.count != 0)
-        return frozenset(table for table in found if table is not None)
+        """The base tables with changes in this batch."""
+        tables = (self.dataflow.operators[name].input_table for name, rows in self.inputs.items() if rows.count != 0)
+        return frozenset(table for table in tables if table is not None)
 
     @cached_property
     def hidden_slots(self) -> frozenset[str]:
@@ -92,14 +97,14 @@ class BatchWork:
 
     @property
     def has_parallel_work(self) -> bool:
-        """Whether there is work for several side by side."""
+        """Whether several threads can work at the same time."""
         if self.new_operators:
             return _is_arrange_bound(self.dataflow, self.active & self.new_operators)
         return operators_divide(self.active) or (self.row_count >= _SEPARATE_FILE_ROWS and self._has_arrange_work)
 
     @property
     def _has_arrange_work(self) -> bool:
-        """Whether a table that has changes is arranged by one of the operators."""
+        """Whether an active operator is an arrangement of a changed table."""
         return not self.changed_tables.isdisjoint(self.dataflow.operators[name].arranged_table for name in self.active)
 
     @property
@@ -109,7 +114,7 @@ class BatchWork:
 
 @dataclass(frozen=True)
 class _LocalWork:
-    """What of the rounds this process runs: a form of the flow or of a part, with the rows for it."""
+    """The part of the batch work that this process runs: a dataflow (whole or a view partition) and its inputs."""
 
     dataflow: Dataflow
     active: frozenset[str]
@@ -119,7 +124,7 @@ class _LocalWork:
 
 
 class LocalExecutor:
-    """Runs rounds over a state. `close` ends the processes beside this one."""
+    """Runs batch work over an open state. `close` terminates the worker processes."""
 
     def __init__(self, state: OpenState, pool: DuckDBPool, memory: MemoryBudget, durable: bool) -> None:
         self._state, self._pool, self._memory, self._durable = state, pool, memory, durable
@@ -127,56 +132,63 @@ class LocalExecutor:
         self._warned: set[str] = set()
         self._process_scheduler = ProcessScheduler(state, pool.size, durable, memory)
         self.operator_seconds: Mapping[str, float] = {}
-        """Seconds of the last run, by operator."""
+        """Seconds by operator, of the last run."""
         self.output_rows: Mapping[str, int] = {}
-        """Rows that it gave, by operator."""
+        """Output rows by operator, of the last run."""
         self.skipped: Mapping[str, int] = {}
-        """Rows that its lookups did not make, since they lead nowhere."""
+        """Rows by operator that its lookups skipped by semijoin reduction, in the last run."""
         self.scheduler_name = ""
-        """Who ran it, if there was a choice."""
+        """The scheduler of the last run; empty if there was no choice."""
 
     def close(self) -> None:
         self._process_scheduler.close()
 
     def run(self, work: BatchWork) -> BatchResult:
-        form = work.variant or work.dataflow
-        active = work.active if work.variant is None else form.batch_operators
-        divides = work.has_parallel_work
-        duck = self._pool.use_all()[0] if divides else self._pool.use_primary(1 if work.is_small else None)
+        dataflow = work.variant or work.dataflow
+        active = work.active if work.variant is None else dataflow.batch_operators
+        is_parallel = work.has_parallel_work
+        statements = self._pool.use_all()[0] if is_parallel else self._pool.use_primary(1 if work.is_small else None)
         self.scheduler_name = ""
-        whole = _LocalWork(form, active, work.inputs, work.keep_slots, self._memory)
-        if work.new_operators or work.row_count >= _MIN_THREADED_ROWS or not divides or self._pool.size == 1:
-            return self._run_locally(work, whole, duck, divides)
-        sort = (work.changed_tables, form.is_variant, work.row_count.bit_length())
+        local_work = _LocalWork(dataflow, active, work.inputs, work.keep_slots, self._memory)
+        if work.new_operators or work.row_count >= _MIN_THREADED_ROWS or not is_parallel or self._pool.size == 1:
+            return self._run_locally(work, local_work, statements, is_parallel)
+        workload = (work.changed_tables, dataflow.is_variant, work.row_count.bit_length())
         is_shared = work.variant is not None and work.keep_slots is None
-        kind = (work.dataflow, work.changed_tables, work.hints)
-        shares = self._process_scheduler.ready_partitions(*kind) if is_shared else ()
+        partition_key = (work.dataflow, work.changed_tables, work.hints)
+        partitions = self._process_scheduler.ready_partitions(*partition_key) if is_shared else ()
         self.scheduler_name = self._scheduler_costs.choose(
-            sort, (SEVERAL_THREADS, ONE_THREAD, *((SEVERAL_PROCESSES,) if shares else ()))
+            workload, (SEVERAL_THREADS, ONE_THREAD, *((SEVERAL_PROCESSES,) if partitions else ()))
         )
         started = time.perf_counter()
-        tried = self.scheduler_name
-        if tried == SEVERAL_PROCESSES:
+        attempted = self.scheduler_name
+        if attempted == SEVERAL_PROCESSES:
             try:
-                found = self._run_with_processes(work, shares, duck)
-                self._scheduler_costs.observe(sort, tried, work.row_count, time.perf_counter() - started)
-                return found
-            except SchedulerUnavailable as failed:
+                result = self._run_with_processes(work, partitions, statements)
+                self._scheduler_costs.observe(workload, attempted, work.row_count, time.perf_counter() - started)
+                return result
+            except SchedulerUnavailable as failure:
                 self.scheduler_name = ONE_THREAD
-                self._warn(f"A batch was run without its partners: {failed}")
-        found = self._run_locally(work, whole, duck, self.scheduler_name == SEVERAL_THREADS)
+                self._warn(f"A batch was run without its partners: {failure}")
+        result = self._run_locally(work, local_work, statements, self.scheduler_name == SEVERAL_THREADS)
         seconds = time.perf_counter() - started
         self._scheduler_costs.observe(
-            sort, tried, work.row_count, seconds if tried == self.scheduler_name else _FAILED_ATTEMPT_PENALTY * seconds
+            workload,
+            attempted,
+            work.row_count,
+            seconds if attempted == self.scheduler_name else _FAILED_ATTEMPT_PENALTY * seconds,
         )
         if is_shared:
             try:
                 self._process_scheduler.observe(
-                    work.number, *kind, work.inputs, self.operator_seconds, self._scheduler_costs.batch_count(sort)
+                    work.number,
+                    *partition_key,
+                    work.inputs,
+                    self.operator_seconds,
+                    self._scheduler_costs.batch_count(workload),
                 )
-            except Exception as error:  # the batch is right without them
+            except Exception as error:  # the batch does not depend on the worker processes
                 self._warn(f"Partners could not be made ready: {type(error).__name__}: {error}")
-        return found
+        return result
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:
@@ -186,76 +198,88 @@ class LocalExecutor:
     def _run_with_processes(
         self, work: BatchWork, partitions: Sequence[ProcessPartition], statements: PreparedStatements
     ) -> BatchResult:
-        form, part = partitions[0].variant, partitions[0].partition
-        given = {name: rows for name, rows in work.inputs.items() if name in form.operators}
-        mine = _LocalWork(form, form.batch_operators, given, part.keep_slots, self._memory.divide(len(partitions)))
-        run = partial(self._run_locally, work, mine, statements, False)
-        found, heard = self._process_scheduler.run(work.number, partitions, work.inputs, run)
-        reached = dict(found.deltas)
-        clock, made, skipped = Counter(self.operator_seconds), dict(self.output_rows), dict(self.skipped)
-        for share, (done, rows) in zip(partitions[1:], heard, strict=True):
-            reached |= rows
-            clock.update(_attribute_seconds(share.variant, done.operator_seconds))
-            # What several parts work out, each gives alike.
-            made |= {name: max(count, made.get(name, 0)) for name, count in done.output_rows.items()}
-            skipped |= {name: max(count, skipped.get(name, 0)) for name, count in done.skipped.items()}
-        self.operator_seconds, self.output_rows, self.skipped = clock, made, skipped
-        entries = [entry for done, _ in heard for entry in done.entries]
-        return BatchResult(reached, lambda: [*found.entries, *entries])
+        variant, partition = partitions[0].variant, partitions[0].partition
+        inputs = {name: rows for name, rows in work.inputs.items() if name in variant.operators}
+        local_work = _LocalWork(
+            variant, variant.batch_operators, inputs, partition.keep_slots, self._memory.divide(len(partitions))
+        )
+        run = partial(self._run_locally, work, local_work, statements, False)
+        result, worker_results = self._process_scheduler.run(work.number, partitions, work.inputs, run)
+        deltas = dict(result.deltas)
+        seconds, output_rows, skipped = Counter(self.operator_seconds), dict(self.output_rows), dict(self.skipped)
+        for worker_partition, (worker_result, rows) in zip(partitions[1:], worker_results, strict=True):
+            deltas |= rows
+            seconds.update(_attribute_seconds(worker_partition.variant, worker_result.operator_seconds))
+            # An operator that belongs to several partitions has the same count in each of them.
+            output_rows |= {
+                name: max(count, output_rows.get(name, 0)) for name, count in worker_result.output_rows.items()
+            }
+            skipped |= {name: max(count, skipped.get(name, 0)) for name, count in worker_result.skipped.items()}
+        self.operator_seconds, self.output_rows, self.skipped = seconds, output_rows, skipped
+        entries = [entry for worker_result, _ in worker_results for entry in worker_result.entries]
+        return BatchResult(deltas, lambda: [*result.entries, *entries])
 
     def _run_locally(
         self, work: BatchWork, local_work: _LocalWork, statements: PreparedStatements, threaded: bool
     ) -> BatchResult:
-        """What this process runs, by one thread or several."""
+        """Run this process's part with one thread, or with the pool if `threaded`."""
         written: dict[str, list[RunEntry]] = {}
-        only = local_work.keep_slots
+        keep_slots = local_work.keep_slots
 
-        def keep(slot: str, run: Run) -> Run:
-            if run.num_rows < _SEPARATE_FILE_ROWS or (only is not None and slot not in only):
+        def persist_run(slot: str, run: Run) -> Run:
+            if run.num_rows < _SEPARATE_FILE_ROWS or (keep_slots is not None and slot not in keep_slots):
                 return run
             written[slot] = self._state.write(work.number, {slot: run}, self._durable)
-            # Behind a URL a long run is written in pieces; whoever goes on with it has it as it is.
+            # In an object store a long run is written in pieces; operators then continue with the run in memory.
             return self._state.open_written(written[slot][0]) if len(written[slot]) == 1 else run
 
-        site = LocalContext(
+        context = LocalContext(
             statements,
             local_work.dataflow,
             partial(self._old_arrangement, work.hidden_slots),
             local_work.active,
             local_work.memory,
-            keep,
+            persist_run,
         )
         if work.progress is not None:
-            site.progress = work.progress
-        reached = run_operators(site, local_work.inputs, work.seeds, work.on_error, self._pool if threaded else None)
+            context.progress = work.progress
+        deltas = run_operators(context, local_work.inputs, work.seeds, work.on_error, self._pool if threaded else None)
         self.operator_seconds, self.output_rows, self.skipped = (
-            _attribute_seconds(local_work.dataflow, site.operator_seconds),
-            site.output_rows,
-            site.skipped,
+            _attribute_seconds(local_work.dataflow, context.operator_seconds),
+            context.output_rows,
+            context.skipped,
         )
-        left = {s: run for s, run in site.new_runs.items() if s not in written and (only is None or s in only)}
-        write = partial(self._state.write, work.number, left, self._durable)
-        beside = left and work.has_parallel_work and not work.is_small
-        rest = self._pool.run_in_background(write) if beside else partial(list, write())
-        return BatchResult(reached, lambda: [*chain.from_iterable(written.values()), *rest()])
+        remaining_runs = {
+            s: run
+            for s, run in context.new_runs.items()
+            if s not in written and (keep_slots is None or s in keep_slots)
+        }
+        write = partial(self._state.write, work.number, remaining_runs, self._durable)
+        in_background = remaining_runs and work.has_parallel_work and not work.is_small
+        wait_for_remaining = self._pool.run_in_background(write) if in_background else partial(list, write())
+        return BatchResult(deltas, lambda: [*chain.from_iterable(written.values()), *wait_for_remaining()])
 
     def _old_arrangement(self, hidden_slots: frozenset[str], slot: str) -> Arrangement:
         return Arrangement(()) if slot in hidden_slots else self._state.arrangement(slot)
 
 
 def _attribute_seconds(dataflow: Dataflow, operator_seconds: Mapping[str, float]) -> Mapping[str, float]:
-    """Seconds by operator: those of one that stands for others are theirs, in equal parts."""
-    found = {
+    """Seconds by operator; those of a shared operator are divided equally among the operators that it retires."""
+    seconds_by_name = {
         name: seconds for name, seconds in operator_seconds.items() if not dataflow.operators[name].retires_operators
     }
-    for name in operator_seconds.keys() - found.keys():
-        others = dataflow.operators[name].retired_operators
-        for other in others:
-            found[other] = found.get(other, 0.0) + operator_seconds[name] / len(others)
-    return found
+    for name in operator_seconds.keys() - seconds_by_name.keys():
+        retired = dataflow.operators[name].retired_operators
+        for retired_name in retired:
+            seconds_by_name[retired_name] = seconds_by_name.get(retired_name, 0.0) + operator_seconds[name] / len(
+                retired
+            )
+    return seconds_by_name
 
 
 def _is_arrange_bound(dataflow: Dataflow, names: frozenset[str]) -> bool:
-    """Whether a load has tables to arrange, and no join that keeps all cores busy by itself."""
+    """Whether a backfill has tables to arrange, and no load-only join, which keeps all cores busy by itself."""
     loaded = [dataflow.operators[name] for name in names]
-    return any(o.arranged_table is not None for o in loaded) and not any(o.is_load_only for o in loaded)
+    return any(operator.arranged_table is not None for operator in loaded) and not any(
+        operator.is_load_only for operator in loaded
+    )

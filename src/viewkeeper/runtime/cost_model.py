@@ -1,16 +1,19 @@
-"""Which lane `auto` takes: the one that is expected to be done sooner.
+"""Cost models of a batch: they choose the lane, the scheduler, a rebuild, and the number of rows.
+
+The lane model chooses for `auto` the lane with the lower expected time:
 
     driver   floor + rows · row                    row: seconds of all of the maintainer's threads
     spark    floor + rows · row / cores + moved    row: seconds of one core; moved: rows sent to another machine
 
-Floors and rows are measured here, by batches and by loads, and kept beside the state for the next maintainer:
+Floors and row costs are measured in batches and in backfills, and saved next to the state for the next maintainer:
 
     lanes.json   {"batch": {"driver": [floor, row], "spark": [floor, row]}, "load": …}
 
-A batch of few rows tells the floor of its lane, one of many what a row costs; of a lane that was never taken the other
-one's rows are taken, with what exchanging them is known to add. What the driver does for every batch it does for one on
-Spark too, so Spark's floor is never below the driver's and a job: a first load that was slow sends no small one there.
-The file is no truth: one that is missing or damaged is as good as none.
+A batch of at most `_MAX_FLOOR_ROWS` rows measures the floor of its lane; one of at least `_MIN_RATE_ROWS` rows measures
+the cost of a row. If Spark's row cost was never measured, the driver's is used with a factor for the exchange. The work
+that the driver does for every batch is also done for a batch on Spark. Spark's floor is therefore never less than the
+driver's plus a job, and one slow backfill in the driver does not send small ones to Spark. The file is only a cache: a
+missing or damaged one is ignored.
 """
 
 from __future__ import annotations
@@ -41,39 +44,39 @@ _DEFAULT_FLOOR = 0.02
 _DEFAULT_JOB_SECONDS = 0.38
 _MIN_JOB_SECONDS = 0.1
 _DEFAULT_ROW_SECONDS = 10e-6
-"""Seconds, in the driver lane, before one is measured."""
+"""Seconds for a row in the driver lane, before it is measured."""
 _EXCHANGE_FACTOR = 1.5
-"""What a row costs a core of Spark's more than one of the driver's, before it is measured."""
+"""Cost of a row on a Spark core relative to a driver core, before it is measured."""
 _ROW_BYTES = 256
 _BYTES_PER_SECOND = 200e6
-"""Bytes of a row that travels, and how many of those a machine sends."""
+"""Bytes of a row that is sent to another machine, and bytes that a machine sends in a second."""
 _NEWEST_WEIGHT = 0.3
 """Weight of the newest measurement."""
 _CHANGE_THRESHOLD = 0.1
-"""Of a rate: what it moves by before it is written down again. Writing takes as long as hundreds of rows."""
+"""Relative change of a rate after which the file is written again. Writing takes as long as hundreds of rows."""
 _log = logging.getLogger("viewkeeper.batch")
 
 Rates = dict[str, dict[str, list[float | None]]]
-"""Of batches and of loads, for each lane: its floor and what a row costs, as far as they were measured."""
+"""For batches and for backfills, by lane: [floor, seconds for a row]; None where it was not measured."""
 
 
 @dataclass(frozen=True)
 class LaneChoice:
-    """The lane that was taken, and why."""
+    """The chosen lane, and the reason."""
 
     lane: str
     reason: str
 
 
 def check_lane(lane: str) -> str:
-    """What a user calls a lane; a wrong name is refused, also when there is nothing to do."""
+    """Return the lane's name; UnknownName if there is no such lane, also when there is nothing to do."""
     if not isinstance(lane, str) or lane not in _LANES:
         raise UnknownName(f"There is no lane {lane!r}.", hint=f"Lanes: {', '.join(_LANES)}.")
     return lane
 
 
 class LaneCostModel:
-    """What is known of the lanes of one database. `threads`: of the driver lane."""
+    """Measured costs of the lanes of one database. `threads` is the number of threads of the driver lane."""
 
     def __init__(self, directory: StateDirectory, cluster: Callable[[], Cluster | None], threads: int) -> None:
         self._directory = directory
@@ -85,28 +88,32 @@ class LaneCostModel:
         self._is_spark_warm = False
 
     def choose(self, requested: str, rows: int, work_kind: str = "batch") -> LaneChoice:
-        """Where so many changed or loaded rows are worked on, once for all that is done with them."""
+        """Choose the lane for a batch or backfill of this many rows; the choice holds for all of its work."""
         if check_lane(requested) != "auto":
             return LaneChoice(requested, "it was asked for")
         cluster = self._cluster()
         if cluster is None:
             return LaneChoice(DRIVER, "no Spark session was given or is running")
-        here, there = self._driver_seconds(rows, work_kind), self._spark_seconds(rows, work_kind, cluster)
-        lane = SPARK if there < here else DRIVER
+        driver, spark = (
+            self._driver_seconds(rows, work_kind),
+            self._spark_seconds(rows, work_kind, cluster),
+        )
+        lane = SPARK if spark < driver else DRIVER
         cores = f"{cluster.cores} core{'s' if cluster.cores != 1 else ''}"
         return LaneChoice(
-            lane, f"{rows:,} rows: {here:.2f} s expected in the driver, {there:.2f} s on Spark with {cores}"
+            lane,
+            f"{rows:,} rows: {driver:.2f} s expected in the driver, {spark:.2f} s on Spark with {cores}",
         )
 
     def observe(self, lane: str, rows: int, seconds: float, work_kind: str = "batch") -> None:
-        """Work that was done. The first of a Spark session is not like the others: workers start."""
+        """Record measured work. The first job of a Spark session is ignored, because its workers start in it."""
         if lane == SPARK and not self._is_spark_warm:
             self._is_spark_warm = True
             return
         cluster = self._cluster() if lane == SPARK else None
         with self._lock:
-            known = self._load_rates()
-            rate = known[work_kind][lane]
+            rates = self._load_rates()
+            rate = rates[work_kind][lane]
             if rows <= _MAX_FLOOR_ROWS:
                 rate[0] = _smooth(rate[0], seconds)
             elif rows >= _MIN_RATE_ROWS:
@@ -117,9 +124,9 @@ class LaneCostModel:
                     else {DRIVER: _DEFAULT_FLOOR, SPARK: _DEFAULT_FLOOR + _DEFAULT_JOB_SECONDS}[lane]
                 )
                 rate[1] = _smooth(rate[1], max(seconds - floor, 0.1 * seconds) * cores / rows)
-            is_news = any(map(_has_changed, self._saved_rates, _flatten_rates(known)))
-            if is_news and (rows >= _MIN_RATE_ROWS or lane == SPARK):  # what is written down changes a choice
-                self._save_rates(known)
+            has_changed = any(map(_has_changed, self._saved_rates, _flatten_rates(rates)))
+            if has_changed and (rows >= _MIN_RATE_ROWS or lane == SPARK):  # only these measurements can change a choice
+                self._save_rates(rates)
 
     def _driver_seconds(self, rows: int, work_kind: str) -> float:
         floor, row = self._lane_costs(DRIVER, work_kind)
@@ -132,13 +139,15 @@ class LaneCostModel:
 
     def _lane_costs(self, lane: str, work_kind: str) -> tuple[float, float]:
         with self._lock:
-            known = self._load_rates()[work_kind]
-        floor, row = known[lane]
+            rates = self._load_rates()[work_kind]
+        floor, row = rates[lane]
         if lane == DRIVER:
             return _DEFAULT_FLOOR if floor is None else floor, _DEFAULT_ROW_SECONDS if row is None else row
-        least, here = self._lane_costs(DRIVER, work_kind)
-        there = here * self._threads * _EXCHANGE_FACTOR if row is None else row
-        return least + _DEFAULT_JOB_SECONDS if floor is None else max(floor, least + _MIN_JOB_SECONDS), there
+        driver_floor, driver_row = self._lane_costs(DRIVER, work_kind)
+        spark_row = driver_row * self._threads * _EXCHANGE_FACTOR if row is None else row
+        return driver_floor + _DEFAULT_JOB_SECONDS if floor is None else max(
+            floor, driver_floor + _MIN_JOB_SECONDS
+        ), spark_row
 
     def _load_rates(self) -> Rates:
         if self._rates is None:
@@ -149,39 +158,39 @@ class LaneCostModel:
     def _save_rates(self, rates: Rates) -> None:
         path = self._directory / RATES_FILE
         try:
-            fresh = path.with_name(f".{RATES_FILE}")
-            fresh.write_text(json.dumps(rates))
-            fresh.replace(path)
+            temporary = path.with_name(f".{RATES_FILE}")
+            temporary.write_text(json.dumps(rates))
+            temporary.replace(path)
             self._directory.upload(RATES_FILE)
             self._saved_rates = _flatten_rates(rates)
-        except Exception as error:  # a full disk, a directory elsewhere that cannot be reached
+        except Exception as error:  # a full disk, or an object store that cannot be reached
             _log.debug("what lanes cost was not noted: %s", error)
 
 
 def lanes_text(directory: StateDirectory) -> str | None:
-    """What EXPLAIN says; None if nothing was measured yet."""
-    told = []
+    """Return the line of EXPLAIN about measured lanes; None if nothing was measured yet."""
+    texts = []
     for lane, (floor, row) in _read_rates(directory)["batch"].items():
         parts = [f"{floor * 1e3:.0f} ms a batch"] if floor is not None else []
         parts += [f"{row * 1e6:.1f} µs a row{' and core' if lane == SPARK else ''}"] if row is not None else []
-        told += [f"{lane} {' and '.join(parts)}"] if parts else []
-    if not told:
+        texts += [f"{lane} {' and '.join(parts)}"] if parts else []
+    if not texts:
         return None
-    return f"lanes: auto takes the one that is expected to be done sooner; measured here: {'; '.join(told)}"
+    return f"lanes: auto takes the one that is expected to be done sooner; measured here: {'; '.join(texts)}"
 
 
 def _read_rates(directory: StateDirectory) -> Rates:
-    """What was noted, or nothing known."""
-    found: Rates = {kind: {DRIVER: [None, None], SPARK: [None, None]} for kind in _WORK_KINDS}
+    """Return the saved rates; None for each rate that was not saved."""
+    rates: Rates = {kind: {DRIVER: [None, None], SPARK: [None, None]} for kind in _WORK_KINDS}
     try:
-        said = json.loads(directory.fetch(RATES_FILE, refresh=not directory.is_local).read_bytes())
-        for kind, lanes in found.items():
+        saved = json.loads(directory.fetch(RATES_FILE, refresh=not directory.is_local).read_bytes())
+        for kind, lanes in rates.items():
             for lane in lanes:
-                floor, row = said[kind][lane]
-                lanes[lane] = [None if n is None else float(n) for n in (floor, row)]
+                floor, row = saved[kind][lane]
+                lanes[lane] = [None if value is None else float(value) for value in (floor, row)]
     except Exception as error:
         _log.debug("no lanes were noted: %s", error)
-    return found
+    return rates
 
 
 def _flatten_rates(rates: Rates) -> list[float | None]:
@@ -196,16 +205,17 @@ def _smooth(before: float | None, now: float) -> float:
     return now if before is None else before + _NEWEST_WEIGHT * (now - before)
 
 
-# Who runs a batch's operators: one thread, several, or other processes too. What took less time in batches like it.
+# The scheduler model chooses one thread, several threads, or worker processes by measured times of a batch's workload
+# class.
 #
-# Operators of few rows are many short calls, between which Python's lock is held. Who waits for it is woken by each of
-# them, so a second thread may win a fifth of the time or lose it: that depends on the machine, and on what else it
-# does. Processes have a lock each, but some work is done by each of them, and rows travel.
+# With small deltas, operators are many short native calls, and Python's GIL is held between them. Each call wakes the
+# threads that wait for the GIL, so a second thread changes the batch time by about ±20 %, depending on the machine and
+# its other load. Worker processes have a GIL each, but repeat some of the work, and rows are sent to them.
 #
-# Batches are alike if the same tables changed, by about as many rows, through the same form of the flow. Of each sort
-# the first does not count (files are opened, statements prepared); then each way is tried once, and the best is taken.
-# A way that was slower is tried once more soon, since chance makes a batch slower and never faster: of the first two
-# times the shorter counts. Then it is tried again now and then.
+# Batches are of one workload class if the same tables changed, by about as many rows, through the same variant of the
+# dataflow. The first batch of a class is not measured (files are opened, statements prepared). Then each scheduler is
+# tried once, and the fastest is used. A slower one is tried a second time soon; of the first two times the minimum
+# counts, because disturbances only slow a batch down. Later it is tried again at longer intervals.
 
 
 SEVERAL_THREADS, ONE_THREAD, SEVERAL_PROCESSES = "several threads", "one thread", "several processes"
@@ -213,16 +223,20 @@ SEVERAL_THREADS, ONE_THREAD, SEVERAL_PROCESSES = "several threads", "one thread"
 _NEWEST_WEIGHT = 0.3
 """Weight of the newest measurement."""
 _RETRY_INTERVAL = 16
-"""Batches after which a way that was slower is tried again; if it took half as much again, four times as many."""
+"""Batches after which a slower scheduler is tried again; four times as many if it was slower by `_SLOW_FACTOR`."""
 _SECOND_TRY_INTERVAL = 2
-"""Batches after which a way is tried for the second time."""
+"""Batches after which a scheduler is tried for the second time."""
 _SLOW_FACTOR = 1.5
 _MAX_WORKLOADS = 64
 
 
 @dataclass
 class _WorkloadTimes:
-    """Batches that are alike: how many there were, the seconds for a row each way, when and how often it was taken."""
+    """Measurements of a workload class.
+
+    `count` is the number of its batches. By scheduler: the seconds for a row, the number of the last measured batch,
+    and the number of measurements.
+    """
 
     count: int = 0
     seconds_per_row: dict[str, float] = field(default_factory=dict)
@@ -231,52 +245,58 @@ class _WorkloadTimes:
 
 
 class SchedulerCostModel:
-    """What is known of the batches of one stage."""
+    """Measured times of one executor's batches, by workload class and scheduler."""
 
     def __init__(self) -> None:
         self._workloads: OrderedDict[Hashable, _WorkloadTimes] = OrderedDict()
 
     def choose(self, workload: Hashable, schedulers: Sequence[str]) -> str:
-        """Which of these ways such a batch is to be run."""
-        known = self._workloads.get(workload, _WorkloadTimes())
-        untried = [way for way in schedulers if way not in known.seconds_per_row]
+        """Choose one of the schedulers for a batch of the workload class."""
+        times = self._workloads.get(workload, _WorkloadTimes())
+        untried = [scheduler for scheduler in schedulers if scheduler not in times.seconds_per_row]
         if untried:
             return untried[0]
-        best, *others = sorted(schedulers, key=known.seconds_per_row.__getitem__)
-        for way in others:
-            is_much = known.seconds_per_row[way] > _SLOW_FACTOR * known.seconds_per_row[best]
-            pause = (
-                4 * _RETRY_INTERVAL if is_much else _RETRY_INTERVAL if known.attempts[way] > 1 else _SECOND_TRY_INTERVAL
+        best, *slower = sorted(schedulers, key=times.seconds_per_row.__getitem__)
+        for scheduler in slower:
+            is_much_slower = times.seconds_per_row[scheduler] > _SLOW_FACTOR * times.seconds_per_row[best]
+            interval = (
+                4 * _RETRY_INTERVAL
+                if is_much_slower
+                else _RETRY_INTERVAL
+                if times.attempts[scheduler] > 1
+                else _SECOND_TRY_INTERVAL
             )
-            if known.count - known.last_tried[way] >= pause:
-                return way
+            if times.count - times.last_tried[scheduler] >= interval:
+                return scheduler
         return best
 
     def batch_count(self, workload: Hashable) -> int:
-        """How many such batches there were."""
+        """Return the number of batches of the workload class so far."""
         return self._workloads.get(workload, _WorkloadTimes()).count
 
     def observe(self, workload: Hashable, scheduler: str, rows: int, seconds: float) -> None:
-        """Such a batch was run so."""
-        known = self._workloads.setdefault(workload, _WorkloadTimes())
+        """Record the time of a batch of the workload class."""
+        times = self._workloads.setdefault(workload, _WorkloadTimes())
         self._workloads.move_to_end(workload)
-        known.count += 1
-        if known.count > 1:
-            now = seconds / max(1, rows)
-            before = known.seconds_per_row.get(scheduler, now)
-            known.attempts[scheduler] += 1
-            known.seconds_per_row[scheduler] = (
-                min(before, now) if known.attempts[scheduler] == 2 else before + _NEWEST_WEIGHT * (now - before)
+        times.count += 1
+        if times.count > 1:
+            measured = seconds / max(1, rows)
+            before = times.seconds_per_row.get(scheduler, measured)
+            times.attempts[scheduler] += 1
+            times.seconds_per_row[scheduler] = (
+                min(before, measured)
+                if times.attempts[scheduler] == 2
+                else before + _NEWEST_WEIGHT * (measured - before)
             )
-            known.last_tried[scheduler] = known.count
+            times.last_tried[scheduler] = times.count
         if len(self._workloads) > _MAX_WORKLOADS:
             self._workloads.popitem(last=False)
 
 
-# When a batch changes most rows, making the views anew is cheaper than maintaining them.
+# When a batch changes most rows, rebuilding the views is cheaper than maintaining them.
 #
-# Measured on TPC-H (docs/decisions): incremental time grows with the changed share of the rows and meets a rebuild's
-# between 0.7 and 1. Tables that were loaded after their views were made are beyond it by nature.
+# Measured on TPC-H (docs/decisions): incremental time grows with the changed share of the rows and reaches a rebuild's
+# time at a share between 0.7 and 1. Tables that are loaded after their views were created always exceed that share.
 
 
 REBUILD_SHARE = 0.75
@@ -284,38 +304,41 @@ _MIN_REBUILD_ROWS = 50_000
 
 
 def rebuild_rows(store: Store, dataflow: Dataflow, after: int, pending_rows: int) -> int | None:
-    """The changed rows that wait, if they are so many that the views are better made anew; else None.
+    """Return the number of pending changed rows if rebuilding the views is cheaper than maintaining them, else None.
 
-    `about`: how many wait in all tables. A store that cannot count its changes never says so.
+    `pending_rows` counts the pending changes of all tables. The result is always None for a store without
+    before-images, which cannot count its changes.
     """
     if pending_rows < _MIN_REBUILD_ROWS or not store.capabilities.before_images:
         return None
     tables = list(dataflow.used_columns)
-    waiting = store.pending(after, tables).rows
-    if waiting < _MIN_REBUILD_ROWS or waiting < REBUILD_SHARE * sum(store.count(dataflow.tables[t]) for t in tables):
+    changed_rows = store.pending(after, tables).rows
+    if changed_rows < _MIN_REBUILD_ROWS or changed_rows < REBUILD_SHARE * sum(
+        store.count(dataflow.tables[table]) for table in tables
+    ):
         return None
-    return waiting
+    return changed_rows
 
 
 def rebuild_note(names: list[str]) -> str:
-    """What EXPLAIN says of it."""
+    """Return the line of EXPLAIN about rebuilding."""
     return (
         f"rebuilt from the tables, not maintained, in a batch that changes {_MIN_REBUILD_ROWS:,} rows or more and "
         f"at least {REBUILD_SHARE:.0%} of those of all tables that views use ({', '.join(names)})"
     )
 
 
-# Memory: a batch takes as many write calls as fit, and no more.
+# Memory: a batch takes at most as many write calls as fit into the memory budget.
 #
-# What a batch needs grows with its changes: they are decoded, hashed, joined and sorted, each time as new columns. From
-# the bytes that they have in the log, times `EXPANSION`, follows how many rows fit into the budget (`store.memory`);
-# the rest waits for the next batch. Where memory runs out all the same (one group of millions that is recomputed), the
-# batch is tried again with half as many rows, down to one write call. That one cannot be cut: if it does not fit it is
-# an error, with nothing published.
+# The memory of a batch grows with its changes: they are decoded, hashed, joined and sorted, each time into new columns.
+# Their bytes in the log times `MEMORY_EXPANSION` determine how many rows fit into the budget (`resources.memory`); the
+# other calls wait for the next batch. If memory runs out nevertheless (for example when a group of millions of rows is
+# recomputed), the batch is repeated with half as many rows, down to one write call. A single call cannot be divided: if
+# it does not fit, the batch fails with an error and nothing is published.
 
 
 MEMORY_EXPANSION = 16
-"""Bytes of memory for each byte of the log: a guess on the safe side, which halving corrects where it is not."""
+"""Bytes of memory for each byte of the log: a conservative guess; where it is too low, halving corrects it."""
 
 OUT_OF_MEMORY_ERRORS = (OutOfMemory, MemoryError, duckdb.OutOfMemoryException)
 
@@ -328,6 +351,6 @@ def out_of_memory_error(place: str) -> OutOfMemory:
 
 
 def fitting_rows(pending: PendingChanges, memory: int) -> int | None:
-    """The rows of what waits that fit; None if all do."""
+    """Return how many of the pending rows fit into `memory` bytes; None if all do."""
     needed = pending.size * MEMORY_EXPANSION
     return None if needed <= memory else max(1, pending.rows * memory // needed)

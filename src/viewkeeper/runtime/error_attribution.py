@@ -1,11 +1,12 @@
-"""The row that an operator's error comes from, so that the message can name it.
+"""Error attribution: finds the row, the operator and the views behind an evaluation error.
 
-Segments are linear and operators work by key, so over a part of their rows they do a part of their work. An error that
-comes again over one row, or one key, alone is met with that row; halving finds it. If it does not come again, no row is
-named.
+Segments are linear and operators work by key, so they can run on a part of their rows or keys. The search halves the
+rows for as long as the same error occurs on one half; the row that remains is named in the message. If the error does
+not occur again, no row is named.
 
-Where the row has the parameters of a family's member, the error is that member's, and the search goes on without its
-rows: others may fail too, and what is left of the family goes on (`maintain.expelling`).
+If the row has the parameters of a family member, the error is attributed to that member. The search continues without
+the member's rows, because other members may fail too. The family continues without the failing members
+(`maintain.load.suspension`).
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ from viewkeeper.runtime.operator_errors import (
 PortRows = Sequence[pa.Table | None]
 Attempt = Callable[[PortRows], object]
 SourceChanges = Callable[[str], pa.Table | None]
-"""The changes that a source gave in this batch, where they are at hand."""
+"""Return the changes of a source in this batch if they are in memory, else None."""
 
 _MAX_NAMED_COLUMNS = 8
-"""Columns of a row that are shown, if it is not known which are its key."""
+"""Columns of a row that a message shows if its key columns are unknown."""
 _MAX_GROUP_ROWS_TRIED = 64
-"""Rows that are looked at for the last one that came into a group."""
+"""Rows that are searched for the last one that was inserted into a group."""
 _MAX_FAILED_MEMBERS = 256
-"""Members of a family that are found at a time."""
+"""Failing members of a family that one search finds at most."""
 
 
 def attribute_to_segment(
@@ -61,13 +62,13 @@ def attribute_to_segment(
     error: Exception,
     source_changes: SourceChanges,
 ) -> OperatorError | None:
-    """The error of a segment with the row of its source that it comes from; None if there is no such row."""
+    """Return a segment's error with the row of its source that causes it; None if no such row is found."""
     source = dataflow.operators[segment.source]
-    left = _narrow_ports([rows], attempt, type(error), jointly=False)
-    if left is None:
+    narrowed = _narrow_ports([rows], attempt, type(error), jointly=False)
+    if narrowed is None:
         return None
 
-    def told(ports: PortRows) -> str:
+    def describe(ports: PortRows) -> str:
         return _error_message(
             error,
             _describe_row(dataflow, source, ports[0]),
@@ -76,9 +77,11 @@ def attribute_to_segment(
 
     family = _find_family(rows, lambda name: base_column(dataflow, source, name))
     members = (
-        () if family is None else _find_failing_members(family, [rows], left, attempt, type(error), told, jointly=False)
+        ()
+        if family is None
+        else _find_failing_members(family, [rows], narrowed, attempt, type(error), describe, jointly=False)
     )
-    return OperatorError(consumer, told(left), members)
+    return OperatorError(consumer, describe(narrowed), members)
 
 
 def attribute_to_operator(
@@ -90,16 +93,16 @@ def attribute_to_operator(
     error: Exception,
     source_changes: SourceChanges,
 ) -> OperatorError | None:
-    """The error of an operator with the key of the rows that it comes from; None if there are no such rows."""
+    """Return an operator's error with the key of the rows that cause it; None if no such rows are found."""
     jointly = operator.has_joint_ports
-    left = _narrow_ports(ports, attempt, type(error), jointly)
-    if left is None:
+    narrowed = _narrow_ports(ports, attempt, type(error), jointly)
+    if narrowed is None:
         return None
     segment = next(operator.segments(), None)
-    rows = next((p for p in left if p is not None and p.num_rows), None)
+    rows = next((port for port in narrowed if port is not None and port.num_rows), None)
 
-    def told(ports: PortRows) -> str:
-        first = next((p for p in ports if p is not None and p.num_rows), None)
+    def describe(ports: PortRows) -> str:
+        first = next((port for port in ports if port is not None and port.num_rows), None)
         return _error_message(
             error,
             _describe_key(dataflow, operator, first),
@@ -110,83 +113,89 @@ def attribute_to_operator(
     members = (
         ()
         if family is None
-        else _find_failing_members(family, ports, left, attempt, type(error), told, jointly=jointly)
+        else _find_failing_members(family, ports, narrowed, attempt, type(error), describe, jointly=jointly)
     )
-    return OperatorError(operator.id, told(left), members)
+    return OperatorError(operator.id, describe(narrowed), members)
 
 
 def _narrow_ports(ports: PortRows, attempt: Attempt, error_type: type[Exception], jointly: bool) -> PortRows | None:
-    """Halve what is at the ports, all at once by hash or one port after the other, while the error comes again."""
+    """Halve the rows at the ports while the error occurs again; None if it never does.
 
-    def fails(part: PortRows) -> bool:
+    `jointly`: halve all ports together by hash; otherwise one port after the other.
+    """
+
+    def fails(half: PortRows) -> bool:
         try:
-            attempt(part)
+            attempt(half)
         except error_type:
             return True
         return False
 
-    came, left = False, list(ports)
-    todo = [None] if jointly else [i for i, port in enumerate(ports) if port is not None and port.num_rows]
-    for place in todo:
-        going = True
-        while going:
-            going = False
-            for part in _split_ports(left, place):
-                if fails(part):
-                    came, left, going = True, list(part), True
+    has_failed, narrowed = False, list(ports)
+    indexes = [None] if jointly else [number for number, port in enumerate(ports) if port is not None and port.num_rows]
+    for index in indexes:
+        is_halving = True
+        while is_halving:
+            is_halving = False
+            for half in _split_ports(narrowed, index):
+                if fails(half):
+                    has_failed, narrowed, is_halving = True, list(half), True
                     break
-    return left if came or fails(left) else None
+    return narrowed if has_failed or fails(narrowed) else None
 
 
 def _split_ports(ports: PortRows, port_index: int | None) -> Iterator[PortRows]:
-    """Two parts of one port's rows, or of the keys at all ports; none if there is nothing to divide."""
+    """Yield the ports with either half of one port's rows or of all ports' keys; nothing if they are indivisible."""
     if port_index is None:
-        hashes = np.unique(np.concatenate([p[HASH].to_numpy() for p in ports if p is not None]))
+        hashes = np.unique(np.concatenate([rows[HASH].to_numpy() for rows in ports if rows is not None]))
         if len(hashes) > 1:
             for half in np.array_split(hashes, 2):
-                yield [None if p is None else p.filter(pa.array(np.isin(p[HASH].to_numpy(), half))) for p in ports]
+                yield [
+                    None if rows is None else rows.filter(pa.array(np.isin(rows[HASH].to_numpy(), half)))
+                    for rows in ports
+                ]
         return
     port = ports[port_index]
     if port is None or port.num_rows < 2:
         return
-    if HASH in port.column_names:  # a key's rows stay together: what comes of them may be wrong without the others
-        codes = port[HASH].to_numpy()
-        order = np.sort(codes)
+    if HASH in port.column_names:  # keep a key's rows together: the result of a part of them may be wrong
+        hashes_of_port = port[HASH].to_numpy()
+        order = np.sort(hashes_of_port)
         pivot = order[len(order) // 2]
-        low = codes < pivot if pivot > order[0] else codes <= pivot
+        low = hashes_of_port < pivot if pivot > order[0] else hashes_of_port <= pivot
         masks = [low, ~low] if low.any() and not low.all() else []
-        parts = [port.filter(pa.array(mask)) for mask in masks]
+        halves = [port.filter(pa.array(mask)) for mask in masks]
     else:
         middle = port.num_rows // 2
-        parts = [port.slice(0, middle), port.slice(middle)]
-    for part in parts:
-        yield [part if i == port_index else p for i, p in enumerate(ports)]
+        halves = [port.slice(0, middle), port.slice(middle)]
+    for part in halves:
+        yield [part if number == port_index else rows for number, rows in enumerate(ports)]
 
 
 # -- members of families ------------------------------------------------------------------------------------------
 
 
 class _FamilyColumns(NamedTuple):
-    """The table of a family's parameters, and the columns in which rows have them."""
+    """A family's parameter table, and the columns of the rows that hold the parameters."""
 
     table: Table
     columns: tuple[str, ...]
 
     def keys(self, rows: pa.Table) -> pa.Array:
-        """Of rows, the members' keys in that table."""
+        """Return the key in the parameter table of each row's member."""
         names = [k.column for k in self.table.key]
-        arrow = {f.name: f.type for f in self.table.arrow}
-        own = [rows.column(mine).cast(arrow[name]) for mine, name in zip(self.columns, names, strict=True)]
-        return encode_keys(self.table, pa.table(own, names=names))
+        types = {f.name: f.type for f in self.table.arrow}
+        columns = [rows.column(column).cast(types[name]) for column, name in zip(self.columns, names, strict=True)]
+        return encode_keys(self.table, pa.table(columns, names=names))
 
 
 def _find_family(rows: pa.Table | None, locate: Callable[[str], tuple[Table, str] | None]) -> _FamilyColumns | None:
-    """The family of views made by name whose parameters rows have, if they do. `place`: the table's column it is."""
+    """Return the family whose parameters the rows have, or None. `locate` maps a column to the base column it shows."""
     found: dict[int, tuple[Table, dict[str, str]]] = {}
     for name in () if rows is None else rows.column_names:
-        at = locate(name)
-        if at is not None and at[0].is_hidden:
-            found.setdefault(at[0].id, (at[0], {}))[1][at[1]] = name
+        base = locate(name)
+        if base is not None and base[0].is_hidden:
+            found.setdefault(base[0].id, (base[0], {}))[1][base[1]] = name
     for table, columns in found.values():
         if all(k.column in columns for k in table.key):
             return _FamilyColumns(table, tuple(columns[k.column] for k in table.key))
@@ -203,21 +212,21 @@ def _find_failing_members(
     *,
     jointly: bool,
 ) -> list[FailedMember]:
-    """The members that rows at the ports fail for, the first being that of `left`."""
+    """Return the members whose rows at the ports fail, first the member of `failing`."""
     found: list[FailedMember] = []
-    parts: PortRows | None = failing
-    with suppress(Exception):  # those that were found are known to fail
-        while parts is not None and len(found) < _MAX_FAILED_MEMBERS:
-            rows = next(p for p in parts if p is not None and p.num_rows)
+    narrowed: PortRows | None = failing
+    with suppress(Exception):  # the members found so far do fail
+        while narrowed is not None and len(found) < _MAX_FAILED_MEMBERS:
+            rows = next(port for port in narrowed if port is not None and port.num_rows)
             key = family.keys(rows.slice(0, 1))[0].as_py()
-            found.append(FailedMember(family.table.id, key, describe(parts)))
-            ports = [None if p is None else _without_member(family, p, key) for p in ports]
-            parts = _narrow_ports(ports, attempt, error_type, jointly)
+            found.append(FailedMember(family.table.id, key, describe(narrowed)))
+            ports = [None if port is None else _without_member(family, port, key) for port in ports]
+            narrowed = _narrow_ports(ports, attempt, error_type, jointly)
     return found
 
 
 def _without_member(family: _FamilyColumns, rows: pa.Table, key: bytes) -> pa.Table:
-    """The rows of other members."""
+    """Return the rows of all other members."""
     if not set(family.columns) <= set(rows.column_names):
         return rows
     return rows.filter(pc.not_equal(family.keys(rows), pa.scalar(key, pa.binary())))
@@ -227,18 +236,18 @@ def _without_member(family: _FamilyColumns, rows: pa.Table, key: bytes) -> pa.Ta
 
 
 def _error_message(error: Exception, location: str, latest: str) -> str:
-    """The error with where it comes from: a row, or a group and the last row that came into it."""
+    """Return the error with its location: a row, or a group and the row that was inserted into it last."""
     text = describe_error(error).rstrip()
     if not is_data_error(error):
-        met = f"the row with {latest}" if latest else location
-        return f"{text.rstrip('.')}. It was met with {met}, which need not be its cause." if met else text
+        place = f"the row with {latest}" if latest else location
+        return f"{text.rstrip('.')}. It was met with {place}, which need not be its cause." if place else text
     if location:
         text = f"{text} In {location}."
     return f"{text} The last row that came into it is the one with {latest}." if latest else text
 
 
 def _describe_row(dataflow: Dataflow, source: Operator, rows: pa.Table | None) -> str:
-    """A source's row: by its table's key, by its group's, or by what it is made of."""
+    """Describe a source's row by its table's key, by its group's key, or by the expressions of its columns."""
     if rows is None or not rows.num_rows:
         return ""
     if source.input_table is not None:
@@ -246,32 +255,39 @@ def _describe_row(dataflow: Dataflow, source: Operator, rows: pa.Table | None) -
         return f"the row with {row_text(rows, {k.column: f'{table.name}.{k.column}' for k in table.key})}"
     columns = source.display_key
     if columns is None:
-        columns = tuple(c for c in rows.column_names if c not in (WEIGHT, HASH))[:_MAX_NAMED_COLUMNS]
-    traced = ExplainContext(dataflow, {}, {}).column_texts(source.id)
-    places = {c: base_column(dataflow, source, c) for c in columns if c in rows.column_names}
-    return _name_row(source, rows, _display_names(places, traced.get))
+        columns = tuple(column for column in rows.column_names if column not in (WEIGHT, HASH))[:_MAX_NAMED_COLUMNS]
+    expressions = ExplainContext(dataflow, {}, {}).column_texts(source.id)
+    base_columns = {column: base_column(dataflow, source, column) for column in columns if column in rows.column_names}
+    return _name_row(source, rows, _display_names(base_columns, expressions.get))
 
 
 def _describe_key(dataflow: Dataflow, operator: Operator, rows: pa.Table | None) -> str:
-    """The key of an operator's first row."""
+    """Describe the key of the first row at an operator's port."""
     segment = next(operator.segments(), None)
     if rows is None or segment is None:
         return ""
     columns = operator.key_columns
     if not columns and operator.grouping_columns is None:
-        columns = tuple(c for c in rows.column_names if c not in (WEIGHT, HASH))[:_MAX_NAMED_COLUMNS]
-    known = {n.name for n in segment.exprs}
-    told = ExplainContext(dataflow, {}, {})
-    places = {c: _segment_base_column(dataflow, segment, c) for c in columns if c in rows.column_names}
+        columns = tuple(column for column in rows.column_names if column not in (WEIGHT, HASH))[:_MAX_NAMED_COLUMNS]
+    expression_names = {n.name for n in segment.exprs}
+    context = ExplainContext(dataflow, {}, {})
+    base_columns = {
+        column: _segment_base_column(dataflow, segment, column) for column in columns if column in rows.column_names
+    }
     return _name_row(
-        operator, rows, _display_names(places, lambda c: told.describe_output(segment, c) if c in known else None)
+        operator,
+        rows,
+        _display_names(
+            base_columns,
+            lambda column: context.describe_output(segment, column) if column in expression_names else None,
+        ),
     )
 
 
 def _name_row(operator: Operator, rows: pa.Table, names: Mapping[str, str]) -> str:
-    what = "row" if operator.grouping_columns is None else "group"
+    noun = "row" if operator.grouping_columns is None else "group"
     if names:
-        return f"the {what} with {row_text(rows, names)}"
+        return f"the {noun} with {row_text(rows, names)}"
     return "the group of all rows" if operator.grouping_columns == () else ""
 
 
@@ -282,22 +298,22 @@ def _describe_latest_row(
     rows: pa.Table | None,
     source_changes: SourceChanges,
 ) -> str:
-    """Of a group: the last row of its table that came into it in this batch, where that is at hand."""
+    """Describe the row that was inserted last into a group in this batch; empty if the changes are not in memory."""
     segment = next(group.segments(), None)
     if rows is None or not rows.num_rows or segment is None or group.grouping_columns is None:
         return ""
     source = dataflow.operators[segment.source]
-    came = None if source.input_table is None else source_changes(source.id)
-    if source.input_table is None or came is None:
+    inserted = None if source.input_table is None else source_changes(source.id)
+    if source.input_table is None or inserted is None:
         return ""
-    came = came.filter(pc.greater(came[WEIGHT], 0))
+    inserted = inserted.filter(pc.greater(inserted[WEIGHT], 0))
     key = {c: rows[c][0].as_py() for c in group.grouping_columns}
     table = dataflow.tables[source.input_table]
-    for at in reversed(range(max(0, came.num_rows - _MAX_GROUP_ROWS_TRIED), came.num_rows)):
-        row = came.slice(at, 1)
-        with suppress(Exception):  # the row may be one that the segment fails on
-            given = run_segment(statements, segment, row)
-            if not given.num_rows or any(given[c][0].as_py() != value for c, value in key.items()):
+    for position in reversed(range(max(0, inserted.num_rows - _MAX_GROUP_ROWS_TRIED), inserted.num_rows)):
+        row = inserted.slice(position, 1)
+        with suppress(Exception):  # the segment may fail on this row
+            outputs = run_segment(statements, segment, row)
+            if not outputs.num_rows or any(outputs[c][0].as_py() != value for c, value in key.items()):
                 continue
             return row_text(row, {k.column: f"{table.name}.{k.column}" for k in table.key})
     return ""
@@ -306,22 +322,29 @@ def _describe_latest_row(
 def _display_names(
     base_columns: Mapping[str, tuple[Table, str] | None], expression: Callable[[str], str | None]
 ) -> dict[str, str]:
-    """Columns by the names that users know: a table's column, or the expression that it is. Others are left out.
+    """Return display names of columns: `table.column` of a base table, or the expression; others are left out.
 
-    A family is not known to users: of its rows, what is a table's is shown.
+    Users do not know families: of a family's rows only base table columns are shown.
     """
-    if any(at is not None and at[0].is_hidden for at in base_columns.values()):
-        return {c: f"{at[0].name}.{at[1]}" for c, at in base_columns.items() if at is not None and not at[0].is_hidden}
-    names = {c: expression(c) if at is None else f"{at[0].name}.{at[1]}" for c, at in base_columns.items()}
-    return {c: name for c, name in names.items() if name is not None}
+    if any(base is not None and base[0].is_hidden for base in base_columns.values()):
+        return {
+            column: f"{base[0].name}.{base[1]}"
+            for column, base in base_columns.items()
+            if base is not None and not base[0].is_hidden
+        }
+    names = {
+        column: expression(column) if base is None else f"{base[0].name}.{base[1]}"
+        for column, base in base_columns.items()
+    }
+    return {column: name for column, name in names.items() if name is not None}
 
 
 def base_column(dataflow: Dataflow, operator: Operator, name: str) -> tuple[Table, str] | None:
-    """The table and its column that an operator's column shows as it is, if it is one."""
+    """Return the base table and its column that an operator's column shows unchanged, or None."""
     if operator.input_table is not None:
         return dataflow.tables[operator.input_table], name
-    found = operator.lineage(name)
-    return None if found is None else _expression_base_column(dataflow, *found)
+    origin = operator.lineage(name)
+    return None if origin is None else _expression_base_column(dataflow, *origin)
 
 
 def _segment_base_column(dataflow: Dataflow, segment: Segment, name: str) -> tuple[Table, str] | None:
@@ -333,17 +356,17 @@ def _expression_base_column(dataflow: Dataflow, source: str, expr: Expr) -> tupl
     return base_column(dataflow, dataflow.operators[source], str(expr.value)) if expr.op == "column" else None
 
 
-# One view must not stop the others: an error that a view's own rows cause is that view's alone.
+# One view's error must not stop the others: an error that a view's own rows cause suspends that view only.
 #
-# Where operators run, `rounds.failures` names the operator and `broken_by` its views. Here are the two places where one
-# view's rows are at hand and no operator is: at its sink, and in its table in the store. State that contradicts itself
-# is that of the views that are made from it, as far as anybody can say.
+# When an operator fails, `operator_errors` names the operator and `broken_views` its views. The two context managers
+# below handle the places where the view is known and no operator runs: at its sink, and in its table in the store.
+# Contradictory state is attributed to the views that are computed from it.
 
 
 class BrokenViews(EvaluationError):
-    """These views failed on their own rows.
+    """Views that failed on their own rows.
 
-    `members`: of a family of views made by name, those that it failed for; or `key`, that of the row in its table.
+    `members` are the members of a family whose rows failed; `key` is the key of the row in the view's table.
     """
 
     def __init__(
@@ -356,7 +379,7 @@ class BrokenViews(EvaluationError):
 
 
 class Contradicted(Contradiction):
-    """State that these views are made from contradicts itself."""
+    """State that these views are computed from contradicts itself."""
 
     def __init__(self, views: frozenset[int], message: str) -> None:
         self.views = views
@@ -364,19 +387,19 @@ class Contradicted(Contradiction):
 
 
 def broken_views(dataflow: Dataflow, names: Mapping[int, str], error: OperatorError) -> BrokenViews:
-    """The views that an operator's error suspends: those that it is part of."""
+    """Return the error for the views that an operator's error suspends: all views that the operator is part of."""
     views = dataflow.views_of(error.operator)
-    stopped = ", ".join(sorted(names.get(v, "the new view") for v in views))
-    return BrokenViews(views, f"{stopped}: {error.message}", error.members)
+    view_names = ", ".join(sorted(names.get(v, "the new view") for v in views))
+    return BrokenViews(views, f"{view_names}: {error.message}", error.members)
 
 
 @contextmanager
 def attribute_to_view(view: Table) -> Iterator[None]:
-    """What fails in here fails on the rows of this view, unless the machine or the store does."""
+    """Attribute errors of the block to this view, unless they are process faults."""
     try:
         yield
-    except Contradiction as wrong:
-        raise Contradicted(frozenset([view.id]), wrong.message) from wrong
+    except Contradiction as contradiction:
+        raise Contradicted(frozenset([view.id]), contradiction.message) from contradiction
     except (BrokenViews, *PROCESS_FAULTS):
         raise
     except Exception as error:
@@ -385,13 +408,13 @@ def attribute_to_view(view: Table) -> Iterator[None]:
 
 @contextmanager
 def attribute_store_errors(views: Iterable[Table]) -> Iterator[None]:
-    """A commit: a row that the store cannot hold stops the view that it is of."""
+    """In a commit, attribute a row that is too large for the store to its view."""
     try:
         yield
-    except TooLarge as large:
+    except TooLarge as error:
         for view in views:
-            if view.id == large.table:
+            if view.id == error.table:
                 raise BrokenViews(
-                    frozenset([view.id]), f"{view.name}: {describe_error(large)}", key=large.key
-                ) from large
+                    frozenset([view.id]), f"{view.name}: {describe_error(error)}", key=error.key
+                ) from error
         raise

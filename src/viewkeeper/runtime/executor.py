@@ -1,7 +1,7 @@
-"""Where step 2 of a batch happens: a DuckDB and an open state, over which the rounds run in either lane.
+"""The batch executor: runs step 2 of a batch in either lane, with a DuckDB pool and an open state.
 
-The maintainer has one stage for its batches. A view that is loaded while batches go on has a stage of its own, over
-the state as it was at one published batch: runs are immutable, so the two do not meet.
+The maintainer has one executor for its batches. A view that is backfilled while batches go on has an executor of its
+own, over the state of one published batch. Runs are immutable, so the two executors do not interfere.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NO_HINTS = SharingHints()
 
 @dataclass(frozen=True)
 class ExecutorResources:
-    """What a database's work has: its store, Spark where that is needed, threads, and a budget of memory."""
+    """Resources for the work on one database: its store, the Spark session, threads, and a memory budget."""
 
     store: Store
     spark: Callable[[], Any]
@@ -65,7 +65,7 @@ class ExecutorResources:
 
     @property
     def background_memory(self) -> MemoryBudget:
-        """What work beside the batches may take."""
+        """The memory budget of work that runs at the same time as the batches."""
         return self.memory.divide(2)
 
     def create_executor(self, state: OpenState, memory: MemoryBudget | None = None) -> BatchExecutor:
@@ -81,7 +81,7 @@ class ExecutorResources:
 
 
 class BatchExecutor:
-    """Runs rounds over `state`. `spark` gives the session when the Spark lane needs it; `memory` is its budget."""
+    """Runs batches' operators over `state`. `spark` returns the session when the Spark lane needs it."""
 
     def __init__(
         self,
@@ -115,19 +115,19 @@ class BatchExecutor:
         return self.pool.primary
 
     def choose_lane(self, requested: str, rows: int, work_kind: str = "batch") -> LaneChoice:
-        """The lane for so many changed or loaded rows."""
+        """Choose the lane for this number of changed or loaded rows."""
         if self._lane_costs is not None:
             return self._lane_costs.choose(requested, rows, work_kind)
         return LaneChoice(DRIVER if check_lane(requested) == "auto" else requested, "it works beside the batches")
 
     def observe(self, choice: LaneChoice, rows: int, seconds: float, work_kind: str = "batch") -> None:
-        """What was chosen took so long."""
+        """Record how long the work took in the chosen lane."""
         if self._lane_costs is not None:
             self._lane_costs.observe(choice.lane, rows, seconds, work_kind)
 
     @contextmanager
     def distribute_capture(self, lane: str) -> Iterator[None]:
-        """In the Spark lane the reads of capture are a Spark stage too, where the store can divide them."""
+        """In the Spark lane, run the reads of capture as a Spark stage if the store can divide them."""
         if lane == "spark" and not self.store.capabilities.before_images:
             from viewkeeper.runtime.spark.jobs import spark_parallel_map
 
@@ -146,22 +146,27 @@ class BatchExecutor:
         all_pending: PendingChanges,
         capture_marks: Mapping[int, CaptureMark],
     ) -> tuple[dict[str, InputSource], dict[int, CaptureMark]]:
-        """What happened to each table: in the driver, or, if that is much, where the lane's tasks run.
+        """Return the changes of each table as inputs, and the capture marks at `cut`.
 
-        `all_waiting`: what waits for all tables. `seen`: what had been seen up to `after`; given back: up to `upto`.
+        Changes are read here, or in the Spark lane by its tasks if a table has many. `all_pending` are the pending
+        changes of all tables; `capture_marks` are those at `after`.
         """
-        left = {}
+        log_ranges = {}
         if lane == "spark" and self.store.can_partition_changes and self.store.capabilities.before_images:
             for table, columns in dataflow.used_columns.items():
-                waiting = all_pending.for_table(table) or self.store.pending(after, [table])
+                pending = all_pending.for_table(table) or self.store.pending(after, [table])
                 names = tuple(c.name for c in columns)
-                several = not is_one_call(waiting, cut)
-                found = LogRange(self.store.url, dataflow.tables[table], names, after, cut, waiting.rows, several)
-                if waiting.calls and not is_driver_sized(found):
-                    left[table] = found
-        here = [t for t in dataflow.used_columns if t not in left]
-        deltas, now = self.capture.read_changes(dataflow, after, cut, capture_marks, here, all_pending)
-        return memory_inputs(deltas) | {Input(t).id: found for t, found in left.items()}, now
+                has_several_calls = not is_one_call(pending, cut)
+                log_range = LogRange(
+                    self.store.url, dataflow.tables[table], names, after, cut, pending.rows, has_several_calls
+                )
+                if pending.calls and not is_driver_sized(log_range):
+                    log_ranges[table] = log_range
+        driver_tables = [table_id for table_id in dataflow.used_columns if table_id not in log_ranges]
+        deltas, new_marks = self.capture.read_changes(dataflow, after, cut, capture_marks, driver_tables, all_pending)
+        return memory_inputs(deltas) | {
+            Input(table_id).id: log_range for table_id, log_range in log_ranges.items()
+        }, new_marks
 
     def run(
         self,
@@ -178,22 +183,25 @@ class BatchExecutor:
         target_tables: Mapping[int, Table] | None = None,
         pipelined_commit: PipelinedCommit | None = None,
     ) -> BatchResult:
-        """Step 2. `new` operators have no state yet; with `only`, runs of other slots than these are not kept.
+        """Run step 2 of a batch.
 
-        `told` hears how many operators have run, or tasks on Spark, and of how many. In a batch the paths of different
-        views are made together, as far as these wish it. If that fails, each is made alone: then it is known whose
-        error it is. `resolving`: tables of views whose deltas become puts and deletes in the lane's tasks, if it has
-        several, some of them `early`.
+        A batch runs the variant of the dataflow in which views share paths, as far as `hints` allow it. If a shared
+        operator fails, the batch runs again without sharing, so that the error can be attributed to one view.
+
+        `new_operators` have no state yet. If `keep_slots` is set, new runs of other slots are dropped. `progress` is
+        called with the number of operators (tasks on Spark) that have run, and the number of all. `target_tables` are
+        tables of views whose deltas Spark tasks resolve to upserts; `pipelined_commit` may begin the commit with the
+        first tasks' upserts.
         """
-        rest = (active, inputs, names, new_operators, keep_slots, progress, target_tables or {}, pipelined_commit)
+        arguments = (active, inputs, names, new_operators, keep_slots, progress, target_tables or {}, pipelined_commit)
         if new_operators or active != dataflow.batch_operators:
-            return self._run_variant(number, lane, dataflow, None, hints, *rest)
-        changed = {dataflow.operators[name].input_table for name, g in inputs.items() if g.count != 0}
-        together = shared_variant(dataflow, frozenset(t for t in changed if t is not None), hints)
+            return self._run_variant(number, lane, dataflow, None, hints, *arguments)
+        changed_tables = {dataflow.operators[name].input_table for name, source in inputs.items() if source.count != 0}
+        variant = shared_variant(dataflow, frozenset(table for table in changed_tables if table is not None), hints)
         try:
-            return self._run_variant(number, lane, dataflow, together, hints, *rest)
+            return self._run_variant(number, lane, dataflow, variant, hints, *arguments)
         except _VariantFailure:
-            return self._run_variant(number, lane, dataflow, None, hints, *rest)
+            return self._run_variant(number, lane, dataflow, None, hints, *arguments)
 
     def _run_variant(
         self,
@@ -211,47 +219,59 @@ class BatchExecutor:
         target_tables: Mapping[int, Table],
         pipelined_commit: PipelinedCommit | None,
     ) -> BatchResult:
-        fail = partial(_views_error, dataflow, names)
-        seeds = self._seeds(dataflow, new_operators, fail)
+        on_error = partial(_views_error, dataflow, names)
+        seeds = self._seeds(dataflow, new_operators, on_error)
         if lane == "spark":
             from viewkeeper.plan.catalyst import translate_jvm_errors
             from viewkeeper.runtime.spark.scheduler import run_on_spark
             from viewkeeper.runtime.spark.upsert_tasks import ViewTarget
 
-            stopped = [names.get(view, "a new view") for view in dataflow.views]
+            view_names = [names.get(view, "a new view") for view in dataflow.views]
             targets = {
                 v: ViewTarget(table, dataflow.sink(v).id) for v, table in target_tables.items() if v in dataflow.views
             }
-            how = (number, dataflow, active, inputs, seeds, stopped, fail, variant, targets, progress, pipelined_commit)
+            arguments = (
+                number,
+                dataflow,
+                active,
+                inputs,
+                seeds,
+                view_names,
+                on_error,
+                variant,
+                targets,
+                progress,
+                pipelined_commit,
+            )
             with translate_jvm_errors():
-                ran = run_on_spark(self._spark_environment(dataflow, new_operators), *how)
-            entries = [e for e in ran.entries if keep_slots is None or e.slot in keep_slots]
-            return BatchResult(ran.deltas, lambda: entries, ran.changes)
+                result = run_on_spark(self._spark_environment(dataflow, new_operators), *arguments)
+            entries = [e for e in result.entries if keep_slots is None or e.slot in keep_slots]
+            return BatchResult(result.deltas, lambda: entries, result.changes)
         return self.local_executor.run(
             BatchWork(
-                number, dataflow, variant, hints, active, inputs, new_operators, keep_slots, seeds, fail, progress
+                number, dataflow, variant, hints, active, inputs, new_operators, keep_slots, seeds, on_error, progress
             )
         )
 
     def _seeds(
         self, dataflow: Dataflow, new_operators: frozenset[str], on_error: Callable[[Operator, Exception], Exception]
     ) -> list[PortDelta]:
-        """What operators are given at their first load, whatever their input."""
-        found: list[PortDelta] = []
+        """Return the rows that operators put into their ports at their first load, whatever their input is."""
+        seeds: list[PortDelta] = []
         for operator in (dataflow.operators[name] for name in new_operators):
             try:
                 with attribute_errors(operator.id):
-                    found += [(operator.id, *fed) for fed in operator.seed(self.statements)]
-            except OperatorError as failed:
-                raise on_error(operator, failed) from failed
-        return found
+                    seeds += [(operator.id, *seed) for seed in operator.seed(self.statements)]
+            except OperatorError as failure:
+                raise on_error(operator, failure) from failure
+        return seeds
 
     def _spark_environment(self, dataflow: Dataflow, new_operators: frozenset[str]) -> SparkEnvironment:
         from viewkeeper.runtime.spark.jobs import SentDataflows
         from viewkeeper.runtime.spark.scheduler import SparkEnvironment
         from viewkeeper.runtime.spark.sessions import is_single_machine, reachability_check
 
-        hidden = frozenset(s for name in new_operators for s in slot_names(dataflow.operators[name]))
+        hidden_slots = frozenset(s for name in new_operators for s in slot_names(dataflow.operators[name]))
         session = self.spark()
         if self._sent_dataflows is None:
             self._sent_dataflows = SentDataflows()
@@ -259,7 +279,7 @@ class BatchExecutor:
             session,
             self._sent_dataflows,
             self.store.url,
-            {s: r for s, r in self.state.manifest.runs.items() if s not in hidden},
+            {s: r for s, r in self.state.manifest.runs.items() if s not in hidden_slots},
             str(self.state.directory),
             self.durable,
             is_single_machine(session, self.store),
@@ -271,7 +291,7 @@ class BatchExecutor:
 
 
 class _VariantFailure(Exception):
-    """What is done for several views at once failed."""
+    """An operator that several views share failed; the batch runs again without sharing."""
 
 
 def memory_inputs(deltas: Mapping[str, pa.Table]) -> dict[str, InputSource]:
@@ -279,13 +299,13 @@ def memory_inputs(deltas: Mapping[str, pa.Table]) -> dict[str, InputSource]:
 
 
 def _views_error(dataflow: Dataflow, names: Mapping[int, str], operator: Operator, error: Exception) -> Exception:
-    """An operator's error or a contradiction, naming the views it stops; a fault of the process as it is."""
+    """Return the operator's error or contradiction with the views that it stops; a process fault unchanged."""
     if operator.retires_operators and not isinstance(error, PROCESS_FAULTS):
         return _VariantFailure()
     if isinstance(error, OperatorError):
         return broken_views(dataflow, names, error)
     views = dataflow.views_of(operator.id)
-    stopped = ", ".join(sorted(names.get(v, "the new view") for v in views))
+    view_names = ", ".join(sorted(names.get(v, "the new view") for v in views))
     if isinstance(error, OUT_OF_MEMORY_ERRORS):
-        return out_of_memory_error(f"the {operator.kind} of {stopped}")
-    return Contradicted(views, f"{stopped}: {error.message}") if isinstance(error, Contradiction) else error
+        return out_of_memory_error(f"the {operator.kind} of {view_names}")
+    return Contradicted(views, f"{view_names}: {error.message}") if isinstance(error, Contradiction) else error

@@ -1,7 +1,8 @@
-"""Where a batch's rows come from, in either lane: whole in the driver, or in shares that Spark tasks fetch themselves.
+"""Input sources: where the input rows of a batch's operators come from, in either lane.
 
-A batch's deltas are in memory already. A first load reads a table's image (files that every task can map) or scans the
-store by key ranges, each task in a transaction of its own, at one exact cut.
+The driver reads a source whole; Spark tasks fetch its splits themselves. The deltas of a batch are in memory already;
+in the Spark lane, a large delta is a range of the change log instead. A backfill reads a table's image (files that
+every task can map), or scans the store by key ranges at one exact cut, each task in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -30,28 +31,31 @@ from viewkeeper.store.registry import open_store
 
 
 class InputSplit(Protocol):
-    """A part of the rows that a task can fetch where it runs."""
+    """A part of an input source, which a task fetches by itself."""
 
     def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table: ...
 
 
 class InputSource(Protocol):
-    """The output of an operator that is not computed in this batch but known."""
+    """The output rows of an operator that does not run in this batch because its output is available elsewhere."""
 
     @property
     def count(self) -> int | None:
-        """How many rows, if that is known beforehand."""
+        """The number of rows, or None if it is unknown before reading."""
 
     def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
-        """All rows, as a consolidated delta; in a file, if they are many."""
+        """Return all rows as a consolidated delta; many rows are spilled to a file."""
 
     def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
-        """The same rows in shares for `parts` tasks, dealt out by turns: one for each at most, or as many for each."""
+        """Divide the rows among `task_count` tasks; the scheduler assigns splits to tasks in turn.
+
+        There is at most one split for each task, or the same number for each.
+        """
 
 
 @dataclass(frozen=True)
 class MemoryRows:
-    """Rows in memory; as a share they travel inside the job."""
+    """Rows in memory; a split of them is sent to its task inside the Spark job."""
 
     table: pa.Table
 
@@ -72,7 +76,7 @@ class MemoryRows:
 
 @dataclass(frozen=True)
 class FileRows:
-    """A range of the rows in an Arrow file that the task can map."""
+    """A range of rows in an Arrow file that the task maps."""
 
     path: str
     start: int
@@ -84,21 +88,24 @@ class FileRows:
 
 
 def is_empty(source: InputSource) -> bool:
-    """Whether it is known to have no rows. What a store counts says nothing of a cut: rows come and go meanwhile."""
+    """Whether the source certainly has no rows.
+
+    A store's row count is not used: it is not the count at the cut, because rows are inserted and deleted meanwhile.
+    """
     return isinstance(source, (MemoryRows, ImageRows)) and source.count == 0
 
 
 def write_splits(rows: pa.Table, path: str, count: int) -> Sequence[InputSplit]:
-    """The rows written down, in `parts` shares: what is mapped need not travel."""
+    """Write the rows to a file that tasks can map, instead of sending them, and return `count` ranges of it."""
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
-    edges = [rows.num_rows * i // count for i in range(count + 1)]
-    return [FileRows(path, start, stop) for start, stop in pairwise(edges)]
+    bounds = [rows.num_rows * number // count for number in range(count + 1)]
+    return [FileRows(path, start, stop) for start, stop in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """Rows that the driver works out when they are asked for."""
+    """Rows that the driver computes when they are read."""
 
     compute: Callable[[], pa.Table]
 
@@ -107,8 +114,8 @@ class Deferred:
         return None
 
     def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
-        found = self.compute()
-        return memory.spill(found) if found.nbytes > memory.buffer_bytes else found
+        rows = self.compute()
+        return memory.spill(rows) if rows.nbytes > memory.buffer_bytes else rows
 
     def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
         return MemoryRows(self.compute()).splits(statements, task_count, memory)
@@ -116,7 +123,7 @@ class Deferred:
 
 @dataclass(frozen=True)
 class ImageRows:
-    """A base table from its image, whole or a range of hashes."""
+    """A base table read from its image, whole or a range of hashes."""
 
     directory: str
     entries: tuple[RunEntry, ...]
@@ -129,31 +136,31 @@ class ImageRows:
         return sum(e.rows for e in self.entries)
 
     def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
-        parts = -(-sum(e.length for e in self.entries) // memory.buffer_bytes) if len(self.entries) > 1 else 1
-        if parts == 1:
+        part_count = -(-sum(e.length for e in self.entries) // memory.buffer_bytes) if len(self.entries) > 1 else 1
+        if part_count == 1:
             return self.fetch(statements, memory)
         return pa.concat_tables(
-            [memory.spill(share.fetch(statements, memory)) for share in self.splits(statements, 4 * parts, memory)]
+            [memory.spill(split.fetch(statements, memory)) for split in self.splits(statements, 4 * part_count, memory)]
         )
 
     def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         entries = [e for e in self.entries if e.overlaps(self.low, self.high)] or self.entries[:1]
         runs = [_hash_range(open_run(self.directory, e, verify=False), self.low, self.high) for e in entries]
         rows = Arrangement(tuple(runs)).rows(list(self.columns))
-        # One run is consolidated by itself: merging consolidates, and a first load's rows are distinct by key.
+        # A single run is consolidated already: merging consolidates, and a backfill's rows are distinct by key.
         return rows if len(group_pieces(entries)) == 1 else consolidate(statements, rows)
 
     def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
-        edges = [2**64 * i // task_count for i in range(task_count + 1)]
-        return [ImageRows(self.directory, self.entries, self.columns, low, high - 1) for low, high in pairwise(edges)]
+        bounds = [2**64 * number // task_count for number in range(task_count + 1)]
+        return [ImageRows(self.directory, self.entries, self.columns, low, high - 1) for low, high in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
 class LogRange:
-    """What write calls did to a table, from the store's log: whole, or a share of it.
+    """The changes of a table by write calls after `after` up to `cut`, read from the change log: whole, or a partition.
 
-    One call names a key once, so its shares need not be consolidated with each other; those of `several` must be,
-    before the first expression sees them.
+    A single call names a key once, so its partitions need not be consolidated with each other. With
+    `has_several_calls` they must be, before the first expression is evaluated on them.
     """
 
     url: str
@@ -172,25 +179,25 @@ class LogRange:
     def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         store = open_store(self.url, "r")
         try:
-            wanted = (self.table, self.columns, self.after, self.cut)
-            return store.changes_partition(*wanted, self.partition, self.partitions)
+            request = (self.table, self.columns, self.after, self.cut)
+            return store.changes_partition(*request, self.partition, self.partitions)
         finally:
             store.close()
 
     def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
-        """A share that is read at once is one piece: a task has several of them where there is much."""
-        whole = (self.url, self.table, self.columns, self.after, self.cut, self.count, self.has_several_calls)
-        pieces = task_count * max(
-            1, -(-2 * self.count // (task_count * MAX_PIECE_ROWS))
-        )  # of an update the row before and after
-        return [LogRange(*whole, part, pieces) for part in range(pieces)]
+        """Divide the range into partitions of about one piece of memory, the same number for each task."""
+        fields = (self.url, self.table, self.columns, self.after, self.cut, self.count, self.has_several_calls)
+        # An update has two rows: before and after.
+        count = task_count * max(1, -(-2 * self.count // (task_count * MAX_PIECE_ROWS)))
+        return [LogRange(*fields, partition, count) for partition in range(count)]
 
 
 @dataclass(frozen=True)
 class TableScanSplit:
-    """A base table scanned from the store at a cut, whole or a range of keys.
+    """A range of keys of a base table, scanned from the store at a cut.
 
-    `read`: the file with what a load before this one has read of it. `keep`: where what is read here outlives the job.
+    `saved_file` holds the rows of the range that an earlier backfill has read. If `save_directory` is set, the rows
+    that are read here are saved there, so that a later backfill can use them.
     """
 
     url: str
@@ -205,17 +212,19 @@ class TableScanSplit:
     def fetch(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
         store = open_store(self.url, "r")
         try:
-            part = read_partition(self.saved_file, self.columns) if self.saved_file else None
-            if part is not None:
-                there = partition_at_cut(
-                    store, self.table, self.columns, part, self.cut, partial(consolidate, statements)
+            saved = read_partition(self.saved_file, self.columns) if self.saved_file else None
+            if saved is not None:
+                rows_at_cut = partition_at_cut(
+                    store, self.table, self.columns, saved, self.cut, partial(consolidate, statements)
                 )
-                if there is not None:
-                    return with_weight(there, 1)
-            rows, clean = scan_table_at(store, self.table, self.columns, self.cut, memory, None, self.start, self.stop)
+                if rows_at_cut is not None:
+                    return with_weight(rows_at_cut, 1)
+            rows, is_consolidated = scan_table_at(
+                store, self.table, self.columns, self.cut, memory, None, self.start, self.stop
+            )
         finally:
             store.close()
-        rows = rows if clean else consolidate(statements, rows)
+        rows = rows if is_consolidated else consolidate(statements, rows)
         if self.save_directory is not None:
             write_partition(
                 self.save_directory,
@@ -227,7 +236,7 @@ class TableScanSplit:
 
 @dataclass(frozen=True)
 class TableScan:
-    """A base table that has no image yet (or a narrower one)."""
+    """A scan of a base table that has no image yet, or an image with fewer columns."""
 
     store: Store
     table: Table
@@ -235,7 +244,7 @@ class TableScan:
     cut: int
     progress: Progress | None
     partitions: tuple[TablePartition, ...] = ()
-    """What was scanned of it already."""
+    """The parts of the table that were scanned already."""
     partition_store: PartitionStore | None = None
 
     @property
@@ -243,26 +252,26 @@ class TableScan:
         return self.store.count(self.table)
 
     def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
-        net = partial(consolidate, statements)
-        wanted = (self.store, self.table, self.columns, self.cut, net, memory)
-        return table_at_cut(*wanted, self.progress, self.partitions, self.partition_store)
+        consolidator = partial(consolidate, statements)
+        request = (self.store, self.table, self.columns, self.cut, consolidator, memory)
+        return table_at_cut(*request, self.progress, self.partitions, self.partition_store)
 
     def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
         if not self.store.can_scan_at(self.table):
             return MemoryRows(self.read(statements, memory)).splits(statements, task_count, memory)
-        found = [] if self.partition_store is None else self.partition_store.find_partitions(self.table, self.columns)
-        keep = None
+        saved = [] if self.partition_store is None else self.partition_store.find_partitions(self.table, self.columns)
+        save_directory = None
         if self.partition_store is not None and is_large(self.store, self.table):
             self.partition_store.hold_log(self.cut)
-            keep = self.partition_store.shared_directory
-        if found and self.progress is not None:
-            done = sum(part.rows.num_rows for part in found)
-            self.progress(f"resuming {self.table.name}", done, max(done, self.count))
-        whole = (self.store.url, self.table, self.columns, self.cut)
-        left = missing_ranges(found, self.store.split_points(self.table, task_count))
+            save_directory = self.partition_store.shared_directory
+        if saved and self.progress is not None:
+            saved_rows = sum(part.rows.num_rows for part in saved)
+            self.progress(f"resuming {self.table.name}", saved_rows, max(saved_rows, self.count))
+        fields = (self.store.url, self.table, self.columns, self.cut)
+        missing = missing_ranges(saved, self.store.split_points(self.table, task_count))
         return [
-            *(TableScanSplit(*whole, part.start, part.stop, saved_file=part.file) for part in found),
-            *(TableScanSplit(*whole, start, stop, save_directory=keep) for start, stop in left),
+            *(TableScanSplit(*fields, part.start, part.stop, saved_file=part.file) for part in saved),
+            *(TableScanSplit(*fields, start, stop, save_directory=save_directory) for start, stop in missing),
         ]
 
 

@@ -1,9 +1,10 @@
-"""Whose error an exception is: the operator's that raised it, or the process's.
+"""Attribution of an exception to the operator that raised it, or to the process.
 
-Every call of an operator's own code passes `attributed_to`, in both lanes, on loads, in batches and in merges. What the
-code raises becomes `Failed`, whatever its class, and `Failed` suspends the views of that operator and no others. The
-exceptions are `PROCESS_FAULTS`: a full disk, exhausted memory, a lost lease or a store that does not answer say nothing
-about a view, and they pass through. So do KeyboardInterrupt and SystemExit, which are no `Exception`.
+Every call of an operator's own code runs inside `attribute_errors`, in both lanes, in backfills, batches and
+compactions. An exception from that code becomes an `OperatorError`, whatever its class; it suspends the views of that
+operator and no others. `PROCESS_FAULTS` pass through unchanged: a full disk, exhausted memory, a lost lease or a store
+that does not answer say nothing about a view. KeyboardInterrupt and SystemExit pass through as well, because they do
+not derive from `Exception`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PROCESS_FAULTS = (
 
 
 class FailedMember(NamedTuple):
-    """A member of a family whose rows fail: the table of its parameters, the key in it, and the error."""
+    """A family member whose rows fail: the id of the parameter table, the member's key in it, and the error."""
 
     parameters: int
     key: bytes
@@ -48,8 +49,10 @@ class FailedMember(NamedTuple):
 
 
 class OperatorError(EvaluationError):
-    """An operator raised an error; the message names a row where one could be found. `members`: the members of a family
-    that it fails for."""
+    """An error that an operator raised; the message names a row if one was found.
+
+    `members` are the family members whose rows raise it.
+    """
 
     def __init__(self, operator: str, message: str, members: Sequence[FailedMember] = ()) -> None:
         self.operator = operator
@@ -61,32 +64,32 @@ class OperatorError(EvaluationError):
 def attribute_errors(
     operator: str, find_row: Callable[[Exception], OperatorError | None] | None = None
 ) -> Iterator[None]:
-    """Raise what the block raises as Failed of this operator, unless it is a fault of the process.
+    """Raise the block's exception as an `OperatorError` of this operator, unless it is a process fault.
 
-    `find_row` may look for the row that the error comes from; what the search itself raises is ignored.
+    `find_row` may search for the row that causes the error; exceptions of the search itself are ignored.
     """
     try:
         yield
     except (OperatorError, *PROCESS_FAULTS):
         raise
     except Exception as error:
-        found = None
+        attributed = None
         if find_row is not None:
             with suppress(Exception):
-                found = find_row(error)
-        raise found or OperatorError(operator, describe_error(error)) from error
+                attributed = find_row(error)
+        raise attributed or OperatorError(operator, describe_error(error)) from error
 
 
 def describe_error(error: Exception) -> str:
-    """The error in one line: its condition if rows cause it, else its class and its text."""
-    if (known := expressions.translate_error(error)) is not None:
-        return known.message
+    """Return the error in one line: the condition if a row's values cause it, else the exception's class and text."""
+    if (translated := expressions.translate_error(error)) is not None:
+        return translated.message
     if isinstance(error, ViewkeeperError):
         return error.message
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def is_data_error(error: Exception) -> bool:
-    """Whether the values of a row cause such an error; others are defects, whatever row they are met with."""
+    """Whether a row's values cause the error; any other error is a defect, whichever row it occurred on."""
     return isinstance(error, (TooLarge, BadValue)) or expressions.translate_error(error) is not None

@@ -1,14 +1,14 @@
-"""Statements are prepared ahead of the batch that needs them.
+"""Statement warm-up: prepares SQL statements in the background, before the batch that needs them.
 
-DuckDB binds and plans a statement when it first meets it: a few milliseconds each, and the first batch over twenty
-views has hundreds of them. Which ones follows from plans, state and rows in many places. So the maintainer notes the
-statements that its batches came to need, in a file beside the state, and the next maintainer prepares those in the
-background, between batches, from shortly after it is made.
+DuckDB binds and plans a statement on its first use, which takes a few milliseconds; the first batch over twenty views
+has hundreds of statements. Which statements a batch needs depends on plans, state and rows in many modules, so they
+cannot be listed in advance. The maintainer therefore saves the statements that its batches used, in a file next to the
+state. The next maintainer prepares them in the background, between batches, starting shortly after it was created.
 
     statements.json   {"fingerprint": …, "statements": [[text, [[input, schema], …]], …]}
 
-The file is no truth: one that is missing, damaged or of another version is as good as none, and so is a statement that
-cannot be prepared. Nobody waits for any of it but the batch that comes while one is being prepared.
+The file is only a cache: a missing or damaged file, a file of another version, and a statement that cannot be prepared
+are ignored. Only a batch that begins while a statement is being prepared waits, for that one statement.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from viewkeeper.resources.prepared_statements import StatementKey
 
 STATEMENTS_FILE = "statements.json"
 _START_DELAY = 0.1
-"""Seconds after which it begins: a command that makes one batch has ended by then, or is within it."""
+"""Seconds before warm-up begins: a command that runs a single batch has ended by then, or is within the batch."""
 _SAVE_INTERVAL = 30.0
-"""Seconds between two times that new statements are noted."""
+"""Minimum seconds between two saves of new statements."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
 class StatementWarmup:
-    """Notes what `crew` has prepared in `directory`, and prepares what was noted there. `close` ends it."""
+    """Saves the statements that `pool` has prepared to `directory`, and prepares the ones saved there earlier.
+
+    `close` ends the background thread.
+    """
 
     def __init__(self, pool: DuckDBPool, directory: StateDirectory) -> None:
         self._pool = pool
@@ -49,12 +52,12 @@ class StatementWarmup:
         self._saved_count = 0
         self._last_saved = time.monotonic()
         self.done = threading.Event()
-        """Set when nothing is left to prepare."""
+        """Set when all saved statements are prepared."""
         self._thread = threading.Thread(target=self._run, name="viewkeeper-preparing", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End after the statement that is being prepared; what is new is noted. Again is no error."""
+        """Stop after the statement that is being prepared, and save new statements. Calling it twice is no error."""
         self._stopping.set()
         self._idle.set()
         self._thread.join()
@@ -62,7 +65,7 @@ class StatementWarmup:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """While a batch runs it prepares what it needs by itself, and nothing else is prepared; then it is noted."""
+        """Pause warm-up while a batch runs and prepares its own statements; afterwards save the new ones."""
         self._idle.clear()
         try:
             yield
@@ -71,19 +74,22 @@ class StatementWarmup:
         self.save()
 
     def save(self, force: bool = False) -> None:
-        """Note what is new, now and then: it costs as much as a statement, and a maintainer that dies loses little."""
-        made = self._pool.prepared_count
-        if made == self._saved_count or (not force and time.monotonic() < self._last_saved + _SAVE_INTERVAL):
+        """Save new statements, at most every `_SAVE_INTERVAL` seconds unless forced.
+
+        A save costs as much as preparing a statement, and a maintainer that crashes loses little.
+        """
+        count = self._pool.prepared_count
+        if count == self._saved_count or (not force and time.monotonic() < self._last_saved + _SAVE_INTERVAL):
             return
-        self._saved_count, self._last_saved = made, time.monotonic()
-        known = self._pool.statement_keys()
+        self._saved_count, self._last_saved = count, time.monotonic()
+        statements = self._pool.statement_keys()
         try:
-            before = self._read_file() if self._saved is None else self._saved
-            if known <= before:
+            saved = self._read_file() if self._saved is None else self._saved
+            if statements <= saved:
                 return
-            self._write_file(known)
-            self._saved = known
-        except Exception as error:  # a full disk, a directory elsewhere that cannot be reached
+            self._write_file(statements)
+            self._saved = statements
+        except Exception as error:  # a full disk, or an object store that cannot be reached
             _log.debug("statements were not noted: %s", error)
 
     def _run(self) -> None:
@@ -91,12 +97,12 @@ class StatementWarmup:
             return
         try:
             self._saved = self._read_file()
-            for statement in sorted(self._saved, key=lambda known: known[0]):
+            for statement in sorted(self._saved, key=lambda key: key[0]):
                 self._idle.wait()
                 if self._stopping.is_set():
                     return
                 self._pool.prepare(statement)
-        except Exception as error:  # then the batches do it
+        except Exception as error:  # then the batches prepare their statements themselves
             _log.debug("statements were not prepared ahead: %s", error)
         finally:
             self.done.set()
@@ -104,21 +110,22 @@ class StatementWarmup:
     def _read_file(self) -> frozenset[StatementKey]:
         path = self._directory.fetch(STATEMENTS_FILE, refresh=not self._directory.is_local)
         try:
-            said = json.loads(path.read_bytes())
-            if said["fingerprint"] != expressions.fingerprint():
+            content = json.loads(path.read_bytes())
+            if content["fingerprint"] != expressions.fingerprint():
                 return frozenset()
             return frozenset(
-                (text, *((n, _schema_from_text(s)) for n, s in inputs)) for text, inputs in said["statements"]
+                (text, *((name, _schema_from_text(schema)) for name, schema in inputs))
+                for text, inputs in content["statements"]
             )
         except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
             return frozenset()
 
     def _write_file(self, statements: frozenset[StatementKey]) -> None:
-        said = [[text, [[name, _schema_to_text(schema)] for name, schema in inputs]] for text, *inputs in statements]
+        entries = [[text, [[name, _schema_to_text(schema)] for name, schema in inputs]] for text, *inputs in statements]
         path = self._directory / STATEMENTS_FILE
-        fresh = path.with_name(f".{STATEMENTS_FILE}")
-        fresh.write_text(json.dumps({"fingerprint": expressions.fingerprint(), "statements": said}))
-        fresh.replace(path)
+        temporary = path.with_name(f".{STATEMENTS_FILE}")
+        temporary.write_text(json.dumps({"fingerprint": expressions.fingerprint(), "statements": entries}))
+        temporary.replace(path)
         self._directory.upload(STATEMENTS_FILE)
 
 

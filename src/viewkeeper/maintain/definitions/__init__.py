@@ -1,1 +1,1 @@
-"""What CREATE, ALTER and DROP do to the catalog and to the state."""
+"""Definitions: what CREATE, ALTER and DROP change in the catalog and in the state."""

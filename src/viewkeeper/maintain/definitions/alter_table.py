@@ -1,8 +1,8 @@
-"""ALTER TABLE: what it does to the catalog. No row is rewritten, and no view is loaded again.
+"""ALTER TABLE and renaming: changes of the catalog that rewrite no stored row.
 
-A column that is added, renamed or dropped, and a table or view that is renamed: stored rows, state and plans know
-tables by number and columns by their name inside (`model.schema`), texts of views keep what they mean
-(`plan.view_text`).
+Columns can be added, renamed, dropped and widened; tables, views and indexes can be renamed. Stored rows, state and
+plans identify tables by id and columns by their internal name (`model.schema`), and texts of views keep their meaning
+(`syntax.view_text`). Only a wider type makes the views that read the column load again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 def add_column(store: Store, statement: alter.AddColumn) -> None:
-    """Rows that are there show the default, or NULL: a stored row says how many columns it was written with."""
+    """Add a column. Existing rows show its default or NULL: a stored row contains its number of columns."""
 
-    def change(catalog: Catalog) -> Catalog:
-        found = catalog.find(statement.table)
-        if isinstance(found, View):
+    def add(catalog: Catalog) -> Catalog:
+        entry = catalog.find(statement.table)
+        if isinstance(entry, View):
             raise BadValue(f"{statement.table} is a materialized view.", hint="Write CREATE OR REPLACE.")
         table = catalog.table(statement.table)
         refuse_parameter_table(table)
@@ -47,14 +47,14 @@ def add_column(store: Store, statement: alter.AddColumn) -> None:
         catalog = save_names(catalog, table, [statement.column.name])
         return catalog.with_columns(table.with_column(statement.column))
 
-    store.change_catalog(change)
+    store.change_catalog(add)
     failpoints.hit("table.changed")
 
 
 def rename_column(store: Store, statement: alter.RenameColumn) -> None:
-    """Stored rows, state and plans know the column by its name inside; texts of views keep what they mean by it."""
+    """Rename a column. Stored rows, state and plans use its internal name; texts of views keep their meaning."""
 
-    def change(catalog: Catalog) -> Catalog:
+    def rename_in_catalog(catalog: Catalog) -> Catalog:
         table, column = _find_column(catalog, statement.table, statement.column)
         if statement.to.lower() != column.name.lower() and statement.to.lower() in table.by_name:
             raise NameTaken(f"{table.name} has a column {statement.to} already.", hint="Choose another name.")
@@ -62,12 +62,12 @@ def rename_column(store: Store, statement: alter.RenameColumn) -> None:
         catalog = save_names(catalog, table, [column.name, statement.to])
         return update_index_texts(catalog.with_columns(table.with_renamed_column(column.name, statement.to)), table.id)
 
-    store.change_catalog(change)
+    store.change_catalog(rename_in_catalog)
     failpoints.hit("table.changed")
 
 
 def _refuse_clustered(catalog: Catalog, table: Table) -> None:
-    """The columns of a clustered view are called after its tables and their columns."""
+    """Raise InUse if a clustered view reads the table, since its columns have the names of the table and columns."""
     readers = (catalog.views_by_id[number] for number in catalog.readers.get(table.id, ()))
     if users := sorted(view.table.name for view in readers if view.cluster is not None):
         raise InUse(
@@ -83,8 +83,10 @@ def widen_column(
     statement: alter.AlterType,
     progress: Progress | None,
 ) -> None:
-    """Rows that are there keep their bytes, and show the same values. Views that read the column are planned again and
-    loaded again, and switch with the table in one batch."""
+    """Change a column to a wider type. Stored rows keep their bytes, and show the same values.
+
+    Views that read the column are planned and loaded again, and switch with the table in one batch.
+    """
     catalog = store.catalog()
     table, column = _plan_widening(catalog, statement)
     if column.type == statement.type:
@@ -92,12 +94,12 @@ def widen_column(
     users = [view for view in catalog.views if _is_column_read(view, catalog.tables_by_id[table.id], column)]
     if not users:
 
-        def change(now: Catalog) -> Catalog:
-            if any(_is_column_read(view, table, column) for view in now.views):
+        def widen(current: Catalog) -> Catalog:
+            if any(_is_column_read(view, table, column) for view in current.views):
                 raise InUse(f"Views were made while {table.name} was altered.", hint="Try again.")
-            return now.with_columns(_plan_widening(now, statement)[0])
+            return current.with_columns(_plan_widening(current, statement)[0])
 
-        store.change_catalog(change)
+        store.change_catalog(widen)
         failpoints.hit("table.changed")
         return
     _refuse_fixed(catalog, table, column, users)
@@ -108,13 +110,13 @@ def widen_column(
         table, column = _plan_widening(catalog, statement)
         users = [view for view in catalog.views if _is_column_read(view, table, column)]
         _refuse_fixed(catalog, table, column, users)
-        again = replan_views(store, spark, catalog.with_columns(table), users)
-        maintainer.definer.widen(catalog.tables_by_id[table.id], table, again, progress=progress)
+        replanned = replan_views(store, spark, catalog.with_columns(table), users)
+        maintainer.definer.widen(catalog.tables_by_id[table.id], table, replanned, progress=progress)
     failpoints.hit("table.changed")
 
 
 def _plan_widening(catalog: Catalog, statement: alter.AlterType) -> tuple[Table, Column]:
-    """The table as it will be, and the column as it is."""
+    """Return the table with the wider column, and the column before the change."""
     table, column = _find_column(catalog, statement.table, statement.column)
     if column.type == statement.type:
         return table, column
@@ -134,10 +136,10 @@ def _plan_widening(catalog: Catalog, statement: alter.AlterType) -> tuple[Table,
 
 
 def _refuse_fixed(catalog: Catalog, table: Table, column: Column, users: Sequence[View]) -> None:
-    """Those among the users of a column that are not made again for another type."""
-    fixed = [v for v in users if _is_fixed(v)]
-    members = [m.table.name for v in fixed for m in catalog.members.get(v.table.id, ())]
-    if names := sorted([*(v.table.name for v in fixed if not v.is_hidden_family), *members]):
+    """Raise InUse if one of these views cannot be planned again for another type."""
+    fixed = [view for view in users if _is_fixed(view)]
+    members = [member.table.name for view in fixed for member in catalog.members.get(view.table.id, ())]
+    if names := sorted([*(view.table.name for view in fixed if not view.is_hidden_family), *members]):
         raise InUse(
             f"{table.name}.{column.name} is used by {join_names(names)}, which are not planned again for another type:"
             " indexes, clustered, synchronous, lazy, scheduled and suspended views, families and their members.",
@@ -146,19 +148,19 @@ def _refuse_fixed(catalog: Catalog, table: Table, column: Column, users: Sequenc
 
 
 def _is_fixed(view: View) -> bool:
-    kind = (
+    is_special = (
         view.index is not None
         or view.cluster is not None
         or view.synchronous_state is not None
         or bool(view.parameter_table_id)
     )
-    return kind or view.suspended is not None or view.table.is_lazy or strategy_of(view).has_own_cut
+    return is_special or view.suspended is not None or view.table.is_lazy or strategy_of(view).has_own_cut
 
 
 def set_default(store: Store, statement: alter.SetDefault) -> None:
-    """For rows that come; those that are there stay as they are."""
+    """Set or drop a default for new rows; existing rows do not change."""
 
-    def change(catalog: Catalog) -> Catalog:
+    def update(catalog: Catalog) -> Catalog:
         table, column = _find_column(catalog, statement.table, statement.column)
         default = None
         if statement.cursor is not None:
@@ -167,21 +169,21 @@ def set_default(store: Store, statement: alter.SetDefault) -> None:
             statement.cursor.expect_end()
         return catalog.with_columns(table.with_default(column.name, default))
 
-    store.change_catalog(change)
+    store.change_catalog(update)
     failpoints.hit("table.changed")
 
 
 def rename(store: Store, statement: alter.Rename) -> None:
-    """A table or view by another name, which its indexes follow; texts of views keep what they mean by the old one."""
+    """Rename a table or view. The texts of its indexes are updated; texts of views keep their meaning."""
 
-    def change(catalog: Catalog) -> Catalog:
-        found = catalog.find(statement.name)
+    def rename_entry(catalog: Catalog) -> Catalog:
+        entry = catalog.find(statement.name)
         table = catalog.view(statement.name).table if statement.is_view else catalog.table(statement.name)
-        if isinstance(found, View) and not statement.is_view:
+        if isinstance(entry, View) and not statement.is_view:
             raise BadValue(f"{statement.name} is a materialized view.", hint="Write ALTER MATERIALIZED VIEW.")
         catalog.refuse_index(statement.name, "ALTER INDEX")
         refuse_parameter_table(table)
-        if isinstance(found, View) and found.parameter_table_id:
+        if isinstance(entry, View) and entry.parameter_table_id:
             raise Unsupported(
                 f"{table.name} is a family of views, whose name its table of parameters has too.",
                 hint="Create it under the other name, put its parameters there, and drop this one.",
@@ -190,28 +192,28 @@ def rename(store: Store, statement: alter.Rename) -> None:
         catalog = save_names(catalog, table, [table.name])
         return update_index_texts(catalog.with_renamed_entry(table, statement.to), table.id)
 
-    store.change_catalog(change)
+    store.change_catalog(rename_entry)
     failpoints.hit("table.changed")
 
 
 def rename_index(store: Store, statement: syntax_indexes.RenameIndex) -> None:
-    def change(catalog: Catalog) -> Catalog:
+    def rename_entry(catalog: Catalog) -> Catalog:
         index = catalog.index(statement.name)
         refuse_used(catalog, index.table)
         return catalog.with_renamed_entry(index.table, statement.to)
 
-    store.change_catalog(change)
+    store.change_catalog(rename_entry)
     failpoints.hit("table.changed")
 
 
 def _find_column(catalog: Catalog, table: str, column: str) -> tuple[Table, Column]:
     if isinstance(catalog.find(table), View):
         raise BadValue(f"{table} is a materialized view.", hint="Write CREATE OR REPLACE.")
-    found = catalog.table(table)
-    refuse_parameter_table(found)
-    if column.lower() not in found.by_name:
-        raise UnknownName(f"{found.name} has no column {column!r}.", hint=f"DESCRIBE {found.name}.")
-    return found, found.by_name[column.lower()]
+    base_table = catalog.table(table)
+    refuse_parameter_table(base_table)
+    if column.lower() not in base_table.by_name:
+        raise UnknownName(f"{base_table.name} has no column {column!r}.", hint=f"DESCRIBE {base_table.name}.")
+    return base_table, base_table.by_name[column.lower()]
 
 
 def _queries(catalog: Catalog) -> dict[int, str]:
@@ -219,32 +221,41 @@ def _queries(catalog: Catalog) -> dict[int, str]:
 
 
 def column_users(store: Store, spark: Callable[[], Any], statement: alter.DropColumn) -> tuple[list[str], list[str]]:
-    """The names of the views that use a column, or read a view that does, and of the indexes that have it."""
+    """Return the names of views that use a column, directly or through views, and of indexes that contain it."""
     catalog = store.catalog()
     table = _table_without_column(catalog, statement)
     if table is None:
         return [], []
     users = _column_views(catalog, spark, table, table.dropped_columns[-1][1])
-    known = (catalog.views_by_id[number] for number in catalog.dependents(v.table.id for v in users))
-    views = {v.table.id: v for v in (*users, *known)}.values()
-    names = ([v.table.name for v in views if (v.index is not None) is is_index] for is_index in (False, True))
-    own, indexes = names
-    kept = {v.table.name for v in views if v.index is not None and v.index.table_id not in {u.table.id for u in views}}
-    return own, [name for name in indexes if name in kept]  # the index of a view goes with it
+    dependents = (catalog.views_by_id[number] for number in catalog.dependents(view.table.id for view in users))
+    views = {view.table.id: view for view in (*users, *dependents)}.values()
+    names = ([view.table.name for view in views if (view.index is not None) is is_index] for is_index in (False, True))
+    view_names, indexes = names
+    remaining_indexes = {
+        view.table.name
+        for view in views
+        if view.index is not None and view.index.table_id not in {user.table.id for user in views}
+    }
+    # The indexes of a listed view are dropped with it.
+    return view_names, [name for name in indexes if name in remaining_indexes]
 
 
 def _column_views(catalog: Catalog, spark: Callable[[], Any], table: Table, column: Column) -> list[View]:
-    """The views whose queries are others, or none, over a table that has lost this column."""
-    users = [v for v in catalog.views if not v.is_hidden_family and _is_column_needed(catalog, spark, v, table, column)]
+    """Return the views whose queries change, or become invalid, without this column of the table."""
+    users = [
+        view
+        for view in catalog.views
+        if not view.is_hidden_family and _is_column_needed(catalog, spark, view, table, column)
+    ]
     for family, members in catalog.members.items():
         reads = table.id in catalog.views_by_id[family].reads
-        read = _is_column_read(catalog.views_by_id[family], table, column)
-        users += [m for m in members if read or (reads and _can_name_column(m, table, column))]
+        is_read = _is_column_read(catalog.views_by_id[family], table, column)
+        users += [member for member in members if is_read or (reads and _can_name_column(member, table, column))]
     return users
 
 
 def release_column(store: Store, get_maintainer: Callable[[], Maintainer], statement: alter.DropColumn) -> None:
-    """Views keep nothing of a column for others that are gone."""
+    """Remove a column from shared aggregates that only dropped views needed."""
     catalog = store.catalog()
     table = catalog.find(statement.table)
     column = table.by_name.get(statement.column.lower()) if isinstance(table, Table) else None
@@ -255,9 +266,9 @@ def release_column(store: Store, get_maintainer: Callable[[], Maintainer], state
 
 
 def drop_column(store: Store, spark: Callable[[], Any], statement: alter.DropColumn) -> None:
-    """The column keeps its place in stored rows, which are not touched; who looks the table up from now on sees none.
+    """Drop a column from the catalog. Stored rows are not rewritten and keep its field.
 
-    Refused while a view uses it: reads it, or names it in a query that means something else, or nothing, without it.
+    Raises InUse while a view uses the column: reads it, or has a query that changes or becomes invalid without it.
     """
 
     while not _try_drop_column(store, spark, statement):
@@ -265,7 +276,7 @@ def drop_column(store: Store, spark: Callable[[], Any], statement: alter.DropCol
 
 
 def _table_without_column(catalog: Catalog, statement: alter.DropColumn) -> Table | None:
-    """The table as it will be; None if the column is not there, and need not be."""
+    """Return the table without the column; None if it has no such column and `IF EXISTS` is given."""
     if statement.if_exists and statement.column.lower() not in catalog.table(statement.table).by_name:
         return None
     table, column = _find_column(catalog, statement.table, statement.column)
@@ -275,35 +286,37 @@ def _table_without_column(catalog: Catalog, statement: alter.DropColumn) -> Tabl
 
 
 def _try_drop_column(store: Store, spark: Callable[[], Any], statement: alter.DropColumn) -> bool:
-    """Look for views that use the column, and alter the table if no view has changed since; False if one has."""
+    """Check for users of the column and drop it; False if views have changed meanwhile and the caller must retry."""
     catalog = store.catalog()
     table = _table_without_column(catalog, statement)
     if table is None:
         return True
-    gone = table.dropped_columns[-1][1]
-    if users := sorted(v.table.name for v in _column_views(catalog, spark, table, gone)):
+    dropped = table.dropped_columns[-1][1]
+    if users := sorted(view.table.name for view in _column_views(catalog, spark, table, dropped)):
         raise InUse(
-            f"{table.name}.{gone.name} is used by {join_names(users)}.",
+            f"{table.name}.{dropped.name} is used by {join_names(users)}.",
             hint="Drop what uses it first, or write CASCADE behind the column to drop it too.",
         )
-    known = _queries(catalog)
+    queries = _queries(catalog)
 
-    def change(now: Catalog) -> Catalog:
-        found = _table_without_column(now, statement) if _queries(now) == known else None
-        return now if found is None else now.with_columns(found)
+    def drop(current: Catalog) -> Catalog:
+        without_column = _table_without_column(current, statement) if _queries(current) == queries else None
+        return current if without_column is None else current.with_columns(without_column)
 
-    changed = next((t for t in store.change_catalog(change).tables if t.id == table.id), table)
+    changed = next(
+        (current_table for current_table in store.change_catalog(drop).tables if current_table.id == table.id), table
+    )
     failpoints.hit("table.changed")
-    return gone.internal_name not in {c.internal_name for c in changed.columns}
+    return dropped.internal_name not in {c.internal_name for c in changed.columns}
 
 
 def _is_column_needed(catalog: Catalog, spark: Callable[[], Any], view: View, table: Table, column: Column) -> bool:
-    """Whether a view's query is another one, or none, over the table without the column that is gone."""
+    """Whether a view's query changes, or becomes invalid, over the table without the dropped column."""
     if table.id not in view.reads:
         return False
     if _is_column_read(view, table, column):
         return True
-    # What the optimiser left out is in the text still, from which `audit` runs it: one that may mean it is read again.
+    # The text may name a column that the optimiser has removed from the plan, and audits run the text: read it again.
     if view.index is not None or not _can_name_column(view, table, column):
         return False
     try:
@@ -313,30 +326,32 @@ def _is_column_needed(catalog: Catalog, spark: Callable[[], Any], view: View, ta
 
 
 def _reread_query(catalog: Catalog, spark: Callable[[], Any], view: View) -> Query:
-    """What Spark makes of a view's text over the tables of a catalog."""
+    """Return the query that Spark reads from a view's text over the tables of a catalog."""
     from viewkeeper.plan.catalyst import read_family, read_query
 
     tables = (t for t in (*catalog.tables, *(v.table for v in catalog.views)) if t.id != view.table.id)
-    known, text = {t.name: t for t in tables}, exact_query(catalog, view)
+    tables_by_name, text = {t.name: t for t in tables}, exact_query(catalog, view)
     if (parameters := catalog.tables_by_id.get(view.parameter_table_id)) is not None:
-        return lift(read_family(spark(), text, known, len(parameters.columns)), parameters)
-    query: Query = read_query(spark(), text, known)
+        return lift(read_family(spark(), text, tables_by_name, len(parameters.columns)), parameters)
+    query: Query = read_query(spark(), text, tables_by_name)
     return query
 
 
 def _is_column_read(view: View, table: Table, column: Column) -> bool:
-    """Whether a view's plan reads a column."""
-    read = (s.fields for s in scans(plan_of(view).query.root) if s.table == table.id)
-    return any(column.internal_name.lower() in (stored.lower() for _, stored in fields) for fields in read)
+    """Whether a view's plan reads the column."""
+    scanned_fields = (scan.fields for scan in scans(plan_of(view).query.root) if scan.table == table.id)
+    return any(column.internal_name.lower() in (stored.lower() for _, stored in fields) for fields in scanned_fields)
 
 
 def _can_name_column(view: View, table: Table, column: Column) -> bool:
-    """Whether a view's text may mean a column: it names it, or says `*` of all columns of the table that it names."""
-    kept = next((n for n in view.text_names if n.table_id == table.id), None)
-    called = (
+    """Whether a view's text may refer to a column: by its name, or by `*` for all columns of its table."""
+    text_names = next((names for names in view.text_names if names.table_id == table.id), None)
+    column_name = (
         column.name
-        if kept is None
-        else {inside: name for name, inside in kept.columns}.get(table.first_internal_name(column.internal_name))
+        if text_names is None
+        else {internal_name: name for name, internal_name in text_names.columns}.get(
+            table.first_internal_name(column.internal_name)
+        )
     )
-    where = table.name if kept is None else kept.name
-    return called is not None and can_mean(view.family_query or view.query, [called], where)
+    table_name = table.name if text_names is None else text_names.name
+    return column_name is not None and can_mean(view.family_query or view.query, [column_name], table_name)

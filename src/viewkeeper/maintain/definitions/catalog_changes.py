@@ -1,12 +1,12 @@
-"""Definitions: what CREATE, ALTER and DROP do to the catalog, and how a query becomes a view.
+"""Catalog changes of CREATE and DROP, the checks before them, and the options of views.
 
-options of a view    store = 'none'       keep no rows; changes stream to subscribers, `read` works the rows out
-                     store = 'lazy'       keep no rows either: what is asked for is worked out (`plan.narrowing`)
+options of a view    store = 'none'       store no rows; changes stream to subscribers, `read` computes the rows
+                     store = 'lazy'       store no rows; requested rows are computed when read (`read.lazy`)
                      load_rate = n        scan at most n rows a second when the view is loaded
-                     share = false        look its rows up and add them up by itself, and not together with other views
-                     lookahead = 'none'   how far lookups see whether a row leads anywhere: none, local, global, auto
-                     presum = 'none'      whether rows are summed before they are joined: none, auto, always
-                     sync = true          keep it in the transaction of each write to its table (`synchronous`)
+                     share = false        share no lookups and aggregates with other views
+                     lookahead = 'none'   how far semijoin reduction looks ahead: none, local, global, auto
+                     presum = 'none'      whether rows are pre-aggregated before joins: none, auto, always
+                     sync = true          maintain the view in the transaction of each write (`synchronous_views`)
 """
 
 from __future__ import annotations
@@ -29,39 +29,43 @@ from viewkeeper.syntax.family_text import FAMILY_OPTION, parameter_table_name
 
 STORE_OPTIONS = ("table", "none", "lazy")
 _MAX_NAMED_VIEWS = 10
-"""Views that a refusal names."""
+"""Views that an error message names."""
 _VIEW_OPTIONS = frozenset(
     {"store", "load_rate", "strategy", "interval", "hbase.encoding", "share", "lookahead", "presum", "sync"}
 )
 
 
 def create_table(store: Store, statement: statements.CreateTable) -> None:
-    def change(catalog: Catalog) -> Catalog:
+    def add_table(catalog: Catalog) -> Catalog:
         if statement.if_not_exists and isinstance(catalog.find(statement.name), Table):
             return catalog
         key = tuple(KeyPart(name) for name in statement.key)
         options = tuple(sorted(statement.options.items()))
         return catalog.with_table(Table(catalog.next_id, statement.name, statement.columns, key, options=options))
 
-    store.change_catalog(change)
+    store.change_catalog(add_table)
 
 
 def drop_table(store: Store, table: Table) -> None:
-    """Of a table without indexes: nobody maintains anything of it."""
+    """Drop a table without indexes, which needs no maintainer."""
 
-    def change(catalog: Catalog) -> Catalog:
+    def remove_table(catalog: Catalog) -> Catalog:
         refuse_used(catalog, table)
         return catalog.without(table.id)
 
-    store.change_catalog(change)
+    store.change_catalog(remove_table)
     DeferredCleanup(store).drop_rows(table, "table.dropped")
 
 
 def create_parameter_table(store: Store, statement: statements.CreateView) -> Table:
-    """The table of a family's parameters. One that an interrupted CREATE or DROP has left goes first."""
+    """Create a family's parameter table; a leftover of an interrupted CREATE or DROP is dropped first."""
     name = parameter_table_name(statement.name)
-    found = store.catalog().find(name)
-    if isinstance(found, Table) and FAMILY_OPTION in dict(found.options) and not _reader_names(store.catalog(), found):
+    leftover = store.catalog().find(name)
+    if (
+        isinstance(leftover, Table)
+        and FAMILY_OPTION in dict(leftover.options)
+        and not _reader_names(store.catalog(), leftover)
+    ):
         drop_table(store, store.catalog().table(name))
     names = tuple(c.name for c in statement.parameters)
     create_table(store, statements.CreateTable(name, statement.parameters, names, {FAMILY_OPTION: statement.name}))
@@ -70,7 +74,7 @@ def create_parameter_table(store: Store, statement: statements.CreateView) -> Ta
 
 
 def refuse_parameter_table(table: Table) -> None:
-    """A family's parameters are those that it was created with."""
+    """Raise BadValue for a parameter table, whose columns cannot be changed."""
     if FAMILY_OPTION in dict(table.options):
         raise BadValue(
             f"{table.name} has the parameters of a family of views, whose columns do not change.",
@@ -79,7 +83,7 @@ def refuse_parameter_table(table: Table) -> None:
 
 
 def refuse_parameter_table_drop(catalog: Catalog, table: Table) -> None:
-    """A family's parameters go with it, and not before."""
+    """Raise InUse for a parameter table whose family exists; it is dropped with the family."""
     family = dict(table.options).get(FAMILY_OPTION)
     if family is not None and catalog.find(family) is not None:
         raise InUse(
@@ -89,7 +93,7 @@ def refuse_parameter_table_drop(catalog: Catalog, table: Table) -> None:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
+    """Join names for a message, shortened to the first `_MAX_NAMED_VIEWS`."""
     return ", ".join(names[:_MAX_NAMED_VIEWS]) + (
         f" and {len(names) - _MAX_NAMED_VIEWS:,} more" if len(names) > _MAX_NAMED_VIEWS else ""
     )
@@ -100,7 +104,7 @@ def scans(root: Node) -> list[Scan]:
 
 
 def refuse_altered(catalog: Catalog, view: View) -> None:
-    """While a view was planned and loaded, tables and columns that it reads may have been dropped."""
+    """Raise InUse if a table or column that the view reads was dropped while the view was planned and loaded."""
     for scan in scans(plan_of(view).query.root):
         table = catalog.find_table_by_id(scan.table)
         if table is None:
@@ -114,7 +118,7 @@ def refuse_altered(catalog: Catalog, view: View) -> None:
 
 
 def refuse_used(catalog: Catalog, table: Table) -> None:
-    """InUse if a view reads it, or one of its indexes."""
+    """Raise InUse if a view reads the table or one of its indexes."""
     indexes = {v.table.id: v.table for v in catalog.indexes.get(table.id, ())}
     users = [n for n in _reader_names(catalog, table) if catalog.table(n).id not in indexes]
     users += [name for index in indexes.values() for name in _reader_names(catalog, index)]
@@ -123,7 +127,7 @@ def refuse_used(catalog: Catalog, table: Table) -> None:
 
 
 def refuse_shape_change(catalog: Catalog, old: View, new: View) -> None:
-    """A view that others read may be replaced only by one with the same columns and key."""
+    """Raise InUse if other views read the view and the new definition has another table (columns or key)."""
     if strategy_of(old).has_own_cut or strategy_of(new).has_own_cut:
         raise Unsupported(
             f"{old.table.name} runs at intervals or call by call, before or after; it cannot be replaced in one batch.",
@@ -141,10 +145,12 @@ def refuse_shape_change(catalog: Catalog, old: View, new: View) -> None:
 
 
 def _reader_names(catalog: Catalog, table: Table) -> list[str]:
-    """The names of the views whose queries name it, as users know them."""
-    read = (catalog.views_by_id[i] for i in catalog.readers.get(table.id, ()))
+    """Return the names of the views that read the table; members in place of a family."""
+    readers = (catalog.views_by_id[number] for number in catalog.readers.get(table.id, ()))
     return sorted(
-        m.table.name for v in read for m in (catalog.members.get(v.table.id, ()) if v.is_hidden_family else (v,))
+        member.table.name
+        for view in readers
+        for member in (catalog.members.get(view.table.id, ()) if view.is_hidden_family else (view,))
     )
 
 
@@ -159,10 +165,10 @@ def check_options(raw_options: Mapping[str, str]) -> dict[str, str]:
         raise Unsupported(
             f"Views have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_VIEW_OPTIONS))}."
         )
-    asked = options.get("strategy", DEFAULT_STRATEGY)
-    strategy = find_strategy(asked)
+    requested = options.get("strategy", DEFAULT_STRATEGY)
+    strategy = find_strategy(requested)
     if strategy is None:
-        raise BadValue(f"There is no strategy {asked.upper()!r}.", hint=f"Strategies: {', '.join(STRATEGIES)}.")
+        raise BadValue(f"There is no strategy {requested.upper()!r}.", hint=f"Strategies: {', '.join(STRATEGIES)}.")
     if options.get("store") == LAZY:
         _refuse_lazy_conflicts(options)
     if strategy.is_scheduled and options.get("store") == "none":
@@ -190,7 +196,7 @@ def check_options(raw_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_lazy_conflicts(options: Mapping[str, str]) -> None:
-    """What says how a view is kept, which a lazy one is not."""
+    """Raise Unsupported for options of maintained views, which a lazy view does not have."""
     unfit = [name for name in ("strategy", "interval", "sync", "lookahead", "presum") if name in options]
     if unfit:
         raise Unsupported(
@@ -200,8 +206,8 @@ def _refuse_lazy_conflicts(options: Mapping[str, str]) -> None:
 
 
 def has_same_shape(new: Table, old: Table) -> bool:
-    kept, before = (new.is_stored, new.is_lazy), (old.is_stored, old.is_lazy)
-    return (new.columns, new.key, new.is_bag, kept) == (old.columns, old.key, old.is_bag, before)
+    new_storage, old_storage = (new.is_stored, new.is_lazy), (old.is_stored, old.is_lazy)
+    return (new.columns, new.key, new.is_bag, new_storage) == (old.columns, old.key, old.is_bag, old_storage)
 
 
 def _shape_text(table: Table) -> str:

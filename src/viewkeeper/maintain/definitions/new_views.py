@@ -1,5 +1,4 @@
-"""What a definition needs before it is made: ids that nobody else has, and of a plan that is written here, and not read
-by Spark (an index, a clustered view), the proof that it compiles."""
+"""Reservation of ids, and plans that are built without Spark (indexes, clustered views)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from viewkeeper.store.contract.store import Store
 
 
 def reserve_ids(store: Store, count: int) -> int:
-    """The first of so many ids that nobody else has."""
+    """Reserve `count` ids in the catalog, and return the first."""
     return store.change_catalog(lambda catalog: catalog.with_reserved_ids(count)).next_id - count
 
 
@@ -27,7 +26,7 @@ def compile_written_plan(store: Store, catalog: Catalog, query: Query) -> ViewPl
 
 
 def refuse_options(subject: str, options: Iterable[str], allowed: Iterable[str]) -> None:
-    """Unsupported if there are others than those that are known. `what` has them, in the plural."""
+    """Raise Unsupported for options that are not allowed. `subject` is the plural noun for the message."""
     if unknown := sorted(set(options) - set(allowed)):
         raise Unsupported(
             f"{subject} have no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(allowed))}."

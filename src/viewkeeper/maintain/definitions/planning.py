@@ -1,8 +1,8 @@
-"""From a CREATE MATERIALIZED VIEW to the view that the catalog will list: its query read, its plan made, its id taken.
+"""Planning of CREATE MATERIALIZED VIEW: reads the query, plans it, and reserves the view's id.
 
-Several at once are planned one after the other, each over those before it; nothing is listed yet, but their ids are
-taken, with one change of the catalog. Those that differ in constants alone may become members of a family
-(`gathering`).
+Several statements are planned in their order, each over the views before it. Nothing is added to the catalog yet, but
+all ids are reserved with one catalog change. Views that differ only in constants may become members of a family
+(`families`).
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ def plan_definition(
     templates: TemplateCache,
     replaced: View | None = None,
 ) -> View:
-    """The view that a statement defines. In place of `old`, it takes its id if it has the same columns and key.
+    """Plan the view that a statement defines.
 
-    `templates` knows the plans of queries that differ in constants: for those Catalyst is not asked.
+    If it replaces the view `replaced` and has the same columns and key, it keeps that view's id. `templates` caches the
+    plans of queries that differ only in constants, so that Catalyst need not plan them again.
     """
     catalog = store.catalog()
     if replaced is not None:
@@ -59,24 +60,24 @@ def plan_definition(
         statement, query, _check_view_options(store, statement), catalog, catalog.next_id, _row_counts(store, catalog)
     )
     if replaced is not None and has_same_shape(view.table, replaced.table):
-        number = replaced.table.id
+        view_id = replaced.table.id
     else:
-        # Taken now: while the view is loaded, other processes make tables.
-        number = reserve_ids(store, 1)
+        # Reserved now, because other processes may create tables while the view is loaded.
+        view_id = reserve_ids(store, 1)
     failpoints.hit("view.planned")
-    return replace(view, table=replace(view.table, id=number))
+    return replace(view, table=replace(view.table, id=view_id))
 
 
 @dataclass(frozen=True)
 class PlannedViews:
-    """Views to load, among them new families, and members to list."""
+    """Views to load, including new families, and the assignment with the members to add to the catalog."""
 
     views: list[View]
     families: FamilyAssignment
 
 
 class MemberReadError(Unsupported):
-    """A query reads members of families, which must be views by themselves first."""
+    """A query reads family members, which must first become separate views."""
 
     def __init__(self, members: Sequence[View]) -> None:
         names = ", ".join(m.table.name for m in members)
@@ -85,17 +86,17 @@ class MemberReadError(Unsupported):
 
 
 def unique_definitions(definitions: Sequence[statements.CreateView]) -> list[statements.CreateView]:
-    """Each view once: a second one of the name is refused, or does nothing if it may be there."""
-    found: dict[str, statements.CreateView] = {}
+    """Return each view once: a second one of the same name raises NameTaken; with IF NOT EXISTS it is ignored."""
+    by_name: dict[str, statements.CreateView] = {}
     for statement in definitions:
-        first = found.setdefault(statement.name.lower(), statement)
+        first = by_name.setdefault(statement.name.lower(), statement)
         if first is not statement and not statement.if_not_exists:
             raise NameTaken(
                 f"Two of the views to be made are called {statement.name!r}"
                 + (f" and {first.name!r}: names do not differ by case." if first.name != statement.name else "."),
                 hint="Nothing was made. Rename one of them.",
             )
-    return list(found.values())
+    return list(by_name.values())
 
 
 def plan_definitions(
@@ -106,13 +107,16 @@ def plan_definitions(
     *,
     name_errors: bool = True,
 ) -> PlannedViews:
-    """The views that statements define, in their order: one may read another before it. None of them is there yet.
+    """Plan the views that statements define, in their order: a view may read one before it. None of them exists yet.
 
-    `named`: an error says of which it is.
+    With `name_errors`, the message of an error begins with the view's name.
     """
     catalog = store.catalog()
-    sizes, words = _row_counts(store, catalog), Counter(word for s in definitions for word in _words(s.query))
-    found: list[View] = []
+    sizes, words = (
+        _row_counts(store, catalog),
+        Counter(word for definition in definitions for word in _words(definition.query)),
+    )
+    views: list[View] = []
     candidates: list[MemberCandidate] = []
     first = reserve_ids(store, len(definitions))
     for number, statement in enumerate(definitions, first):
@@ -120,27 +124,29 @@ def plan_definitions(
             if statement.parameters:
                 raise BadStatement("A family of views is made by a statement of its own.", hint="Run it by itself.")
             options = _check_view_options(store, statement)
-            may = store.can_store_family_members and not options and not _can_be_read(statement, words)
-            member = templates.find_member(statement.query, catalog, statement.key) if may else None
+            may_be_member = store.can_store_family_members and not options and not _can_be_read(statement, words)
+            member = templates.find_member(statement.query, catalog, statement.key) if may_be_member else None
             if member is None:
                 query = _read_query_text(spark, statement.query, templates, catalog)
-                member = make_query_template(query, statement.key) if may else None
+                member = make_query_template(query, statement.key) if may_be_member else None
             if member is not None:
                 candidates.append(MemberCandidate(statement, member, number))
                 continue
-            found.append(_make_view(statement, query, options, catalog, number, sizes))
-            catalog = catalog.with_view(found[-1])
+            views.append(_make_view(statement, query, options, catalog, number, sizes))
+            catalog = catalog.with_view(views[-1])
         except ViewkeeperError as error:
             error.view = statement.name
             if name_errors:
                 error.message = f"{statement.name}: {error.message}"
             raise
-    gathered = assign_families(store, catalog, candidates, sizes)
-    for one in gathered.standalone:
-        made = _make_view(one.statement, one.query_template.bound_query, {}, catalog, one.view_id, sizes)
-        found.append(replace(made, template=one.query_template.template_key))
+    assignment = assign_families(store, catalog, candidates, sizes)
+    for candidate in assignment.standalone:
+        view = _make_view(
+            candidate.statement, candidate.query_template.bound_query, {}, catalog, candidate.view_id, sizes
+        )
+        views.append(replace(view, template=candidate.query_template.template_key))
     failpoints.hit("view.planned")
-    return PlannedViews([*found, *gathered.families], gathered)
+    return PlannedViews([*views, *assignment.families], assignment)
 
 
 def _words(text: str) -> set[str]:
@@ -148,13 +154,13 @@ def _words(text: str) -> set[str]:
 
 
 def _can_be_read(statement: statements.CreateView, words: Mapping[str, int]) -> bool:
-    """Whether another of the statements may read this one's view: all words of its name are in their queries."""
-    own = _words(statement.query)
-    return all(words.get(word, 0) > (word in own) for word in _words(statement.name))
+    """Whether another statement may read this one's view, because all words of its name occur in their queries."""
+    own_words = _words(statement.query)
+    return all(words.get(word, 0) > (word in own_words) for word in _words(statement.name))
 
 
 def plan_family_definition(store: Store, spark: SessionFactory, statement: statements.CreateView) -> View:
-    """A family: its table of parameters is there already."""
+    """Plan a parameterised view, whose parameter table exists already."""
     from viewkeeper.plan.catalyst import read_family
 
     options = check_options(statement.options)
@@ -174,24 +180,26 @@ def plan_family_definition(store: Store, spark: SessionFactory, statement: state
     query = lift(member, parameters)
     key = (*names, *statement.key) if statement.key or not isinstance(query.root, Sort) else ()
     sizes = {t.id: store.count(t) for t in catalog.tables}
-    planned = (statement.name, catalog.next_id, query, key)
-    table, made = plan_view(*planned, tables, CatalogPlans(catalog), sizes, options, dry_run_operators)
+    arguments = (statement.name, catalog.next_id, query, key)
+    table, plan = plan_view(*arguments, tables, CatalogPlans(catalog), sizes, options, dry_run_operators)
     table = replace(table, id=reserve_ids(store, 1))
     failpoints.hit("view.planned")
-    family = View(table, text, made.to_json(), options)
-    named = _text_names(catalog.without(parameters.id), query)
+    family = View(table, text, plan.to_json(), options)
+    text_names = _text_names(catalog.without(parameters.id), query)
     return replace(
         family,
         parameter_table_id=parameters.id,
         parameter_count=len(names),
         family_query=statement.query,
-        text_names=named,
+        text_names=text_names,
     )
 
 
 def _check_view_options(store: Store, statement: statements.CreateView) -> dict[str, str]:
-    options, can = check_options(statement.options), store.capabilities
-    if options.get("store") == LAZY and not (store.can_read_lazy_views and (can.snapshot_scan or can.cell_versions)):
+    options, capabilities = check_options(statement.options), store.capabilities
+    if options.get("store") == LAZY and not (
+        store.can_read_lazy_views and (capabilities.snapshot_scan or capabilities.cell_versions)
+    ):
         raise Unsupported(
             f"{store.url} cannot show one state of tables and views, so {statement.name} cannot be worked out from it.",
             hint="Leave out store = 'lazy'.",
@@ -211,23 +219,23 @@ def _make_view(
     tables = {t.id: t for t in (*catalog.tables, *(v.table for v in scanned if v is not None))}
     presum = "none" if options.get("store") == LAZY else options.get("presum", DEFAULT_PRESUM).lower()
     query = to_any_depth(lambda: preaggregate(query, tables, sizes, presum))
-    named = (statement.name, view_id, query, statement.key)
-    table, made = to_any_depth(
-        lambda: plan_view(*named, tables, CatalogPlans(catalog), sizes, options, dry_run_operators)
+    arguments = (statement.name, view_id, query, statement.key)
+    table, plan = to_any_depth(
+        lambda: plan_view(*arguments, tables, CatalogPlans(catalog), sizes, options, dry_run_operators)
     )
-    return View(table, statement.query, to_any_depth(made.to_json), options, text_names=_text_names(catalog, query))
+    return View(table, statement.query, to_any_depth(plan.to_json), options, text_names=_text_names(catalog, query))
 
 
 def _text_names(catalog: Catalog, query: Query) -> tuple[TextNames, ...]:
-    """What a text means by the names of the tables that its query reads."""
-    read = map(catalog.find_table_by_id, dict.fromkeys(scan.table for scan in scans(query.root)))
-    return tuple(current_names(table) for table in read if table is not None)
+    """Return the tables and columns that the names in a query's text refer to."""
+    tables = map(catalog.find_table_by_id, dict.fromkeys(scan.table for scan in scans(query.root)))
+    return tuple(current_names(table) for table in tables if table is not None)
 
 
 def _read_query_text(spark: SessionFactory, text: str, templates: TemplateCache, catalog: Catalog) -> Query:
-    known = templates.find(text, catalog)
-    if known is not None:
-        return known
+    cached = templates.find(text, catalog)
+    if cached is not None:
+        return cached
     from viewkeeper.plan.catalyst import read_query
 
     query = read_query(spark(), text, _nameable_tables(catalog))
@@ -237,55 +245,57 @@ def _read_query_text(spark: SessionFactory, text: str, templates: TemplateCache,
 
 
 def _nameable_tables(catalog: Catalog) -> dict[str, Table]:
-    """What a query may name."""
+    """Return the tables and views that a query may name, by name."""
     return {t.name: t for t in (*catalog.user_tables, *(v.table for v in catalog.user_views_and_indexes))}
 
 
 def _refuse_members(catalog: Catalog, query: Query) -> None:
-    read = map(catalog.find_by_id, dict.fromkeys(s.table for s in scans(query.root)))
-    if members := [v for v in read if isinstance(v, View) and v.is_member]:
+    entries = map(catalog.find_by_id, dict.fromkeys(s.table for s in scans(query.root)))
+    if members := [v for v in entries if isinstance(v, View) and v.is_member]:
         raise MemberReadError(members)
 
 
 def replan_views(
     store: Store, spark: SessionFactory, catalog: Catalog, views: Sequence[View]
 ) -> list[tuple[View, View]]:
-    """Views, each with what its text gives over the tables of a catalog. One that has the same columns and key keeps
-    its id; another is refused if views read it."""
+    """Plan views again over the tables of a catalog; return pairs of old and new view.
+
+    A new view with the same columns and key keeps the id. With other columns or key, InUse is raised if views read it.
+    """
     from viewkeeper.plan.catalyst import read_query
 
-    found = []
+    pairs = []
     for view in views:
-        others = catalog.without(view.table.id, *catalog.dependents([view.table.id]))
-        query = read_query(spark(), exact_query(catalog, view), _nameable_tables(others))
+        visible = catalog.without(view.table.id, *catalog.dependents([view.table.id]))
+        query = read_query(spark(), exact_query(catalog, view), _nameable_tables(visible))
         key = () if any(k.descending or k.nulls_last for k in view.table.key) else view.table.key
         statement = statements.CreateView(view.table.name, view.query, tuple(k.column for k in key))
-        made = _make_view(statement, query, view.options, catalog, view.table.id, _row_counts(store, catalog))
-        made = replace(made, text_names=view.text_names, template=view.template)
-        if has_same_shape(made.table, view.table):
-            made = replace(made, table=view.table)
+        new_view = _make_view(statement, query, view.options, catalog, view.table.id, _row_counts(store, catalog))
+        new_view = replace(new_view, text_names=view.text_names, template=view.template)
+        if has_same_shape(new_view.table, view.table):
+            new_view = replace(new_view, table=view.table)
         elif readers := sorted(catalog.views_by_id[i].table.name for i in catalog.readers.get(view.table.id, ())):
             raise InUse(
                 f"{view.table.name} would have columns of other types, and is used by {', '.join(readers)}.",
                 hint="Drop what uses it first, and create it again.",
             )
         else:
-            made = replace(made, table=replace(made.table, id=reserve_ids(store, 1)))
-        found.append((view, made))
+            new_view = replace(new_view, table=replace(new_view.table, id=reserve_ids(store, 1)))
+        pairs.append((view, new_view))
     failpoints.hit("view.planned")
-    return found
+    return pairs
 
 
 def plan_detached_member(store: Store, spark: SessionFactory, member: View, templates: TemplateCache) -> View:
-    """A member of a family as the view by itself that it becomes, under its name and number."""
+    """Plan the separate view that a family member becomes, with the member's name and id."""
     catalog = store.catalog()
     query = member_query(catalog, member) or _read_query_text(spark, exact_query(catalog, member), templates, catalog)
     table = member.table
     key = () if any(k.descending or k.nulls_last for k in table.key) else tuple(k.column for k in table.key)
     statement = statements.CreateView(table.name, member.query, key)
-    made = _make_view(statement, query, {}, catalog, table.id, _row_counts(store, catalog))
-    kept = {names.table_id: names for names in (*made.text_names, *member.text_names)}
-    return replace(made, text_names=tuple(kept.values()))
+    view = _make_view(statement, query, {}, catalog, table.id, _row_counts(store, catalog))
+    names_by_table = {names.table_id: names for names in (*view.text_names, *member.text_names)}
+    return replace(view, text_names=tuple(names_by_table.values()))
 
 
 def _row_counts(store: Store, catalog: Catalog) -> dict[int, int]:

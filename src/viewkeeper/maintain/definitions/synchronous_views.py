@@ -1,15 +1,15 @@
-"""Views that are kept in the transaction of each write (`WITH (sync = true)`): how one comes, stops and goes.
+"""Definitions of synchronous views (`WITH (sync = true)`): create, suspend, resume and drop.
 
-    1  the view is planned as any other; what its operators need of a store decides whether a write can keep it
-    2  its rows are worked out at the published batch, beside the writers, and written where nobody looks yet
-    3  what was written since follows from the log; the call in which that is all lists the view in the catalog
-    4  from then on every write sees it in the catalog of its own transaction, and takes it along
+    1  the view is planned as any other; its operators decide whether it can be maintained in a write
+    2  its rows are computed at the published batch while writers continue, and written before the catalog lists it
+    3  later writes are applied from the log; the transaction that applies the last of them adds the view to the catalog
+    4  from then on every write reads the view from the catalog of its own transaction, and maintains it
 
-Nobody has to maintain for it, and who does goes on meanwhile: no batch has anything to do with these views. Other views
-that read one are made from its tables, as over any view.
+No maintainer is needed, and a running one is not disturbed, because batches do not process these views. Other views
+that read a synchronous view are compiled to its base tables, as over any view.
 
-A view over one that batches keep changes when that one does: in the commit of a batch, which writes both. That is what
-`sync = true` asks for, so batches keep it too, and it is a view like others.
+A view over a batch-maintained view changes in the commit of a batch, which writes both. That satisfies `sync = true`,
+so such a view is maintained by batches too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from viewkeeper.syntax.view_text import drop_current_names, refresh_names
 
 SYNC_OPTION = "sync"
 _LOG_HOLD_SECONDS = 3600.0
-"""Seconds for which the log is held for a load that does not come back."""
+"""Seconds after which the log retention hold of a load expires, if its process has ended."""
 
 
 def is_requested(view: View) -> bool:
@@ -48,7 +48,7 @@ def is_requested(view: View) -> bool:
 
 
 def plan_synchronous_view(store: Store, view: View) -> View:
-    """A view that is to be synchronous: as it is if batches keep what it reads, else with what its writes keep."""
+    """Add synchronous state to a view, unless it has no `sync` or reads batch-maintained views only."""
     if not is_requested(view):
         return view
     name = view.table.name
@@ -58,9 +58,9 @@ def plan_synchronous_view(store: Store, view: View) -> View:
             hint="Leave out sync, or strategy, store and PARAMETERS.",
         )
     catalog = store.catalog()
-    read = [catalog.find_by_id(number) for number in view.reads]
-    batched = [v.table.name for v in read if isinstance(v, View) and v.synchronous_state is None]
-    if batched and len(batched) == len(read):
+    inputs = [catalog.find_by_id(number) for number in view.reads]
+    batched = [v.table.name for v in inputs if isinstance(v, View) and v.synchronous_state is None]
+    if batched and len(batched) == len(inputs):
         return view
     if batched:
         raise Unsupported(
@@ -74,69 +74,69 @@ def plan_synchronous_view(store: Store, view: View) -> View:
             " not say what was there before, and the view's rows are others.",
             hint="Leave sync out: batches keep the view.",
         )
-    count = sum(len(shelves) for slots in plan.state_tables.values() for shelves in slots)
-    taken = reserve_ids(store, count) if count else 0
+    count = sum(len(tables) for slots in plan.state_tables.values() for tables in slots)
+    first_id = reserve_ids(store, count) if count else 0
     options = (*view.table.options, (SYNCHRONOUS_OPTION, "true"))
-    state = tuple(range(taken, taken + count))
+    state = tuple(range(first_id, first_id + count))
     return replace(
         view, table=replace(view.table, options=options), synchronous_state=SynchronousState(plan.tables, state)
     )
 
 
 def create(store: Store, view: View, progress: Progress | None = None) -> None:
-    """Load a new view and list it."""
+    """Load a new view and add it to the catalog."""
 
-    def listed(catalog: Catalog, position: int) -> Catalog:
+    def add_view(catalog: Catalog, position: int) -> Catalog:
         refuse_altered(catalog, view)
         return catalog.with_view(replace(drop_current_names(catalog, view), complete_since=position))
 
-    _load_and_list(store, view, listed, progress)
+    _load_and_list(store, view, add_view, progress)
 
 
 def resume(store: Store, view: View, progress: Progress | None = None) -> None:
-    """Load a suspended view again; subscribers start over."""
+    """Load a suspended view again; its subscribers start again."""
 
-    def listed(catalog: Catalog, position: int) -> Catalog:
+    def resume_view(catalog: Catalog, position: int) -> Catalog:
         return catalog.with_replaced_view(
             replace(refresh_names(catalog, view), suspended=None, complete_since=position)
         )
 
-    _load_and_list(store, view, listed, progress)
+    _load_and_list(store, view, resume_view, progress)
 
 
 def suspend(store: Store, view: View, reason: str) -> None:
-    """From now on writes do not keep it, and it shows what it does now."""
+    """Suspend a view: writes stop maintaining it, and it keeps showing its current rows."""
     batch = store.published_batch()
-    stop = Suspension(reason, 0 if batch is None else batch.number, store.head(), time.time())
+    suspension = Suspension(reason, 0 if batch is None else batch.number, store.head(), time.time())
     store.change_catalog(
-        lambda catalog: catalog.with_replaced_view(replace(refresh_names(catalog, view), suspended=stop))
+        lambda catalog: catalog.with_replaced_view(replace(refresh_names(catalog, view), suspended=suspension))
     )
 
 
 def rebuild(store: Store, view: View) -> None:
-    """A view that is wrong: writes leave it alone until it is loaded again."""
+    """Rebuild a view that is wrong: it is suspended until it is loaded again."""
     suspend(store, view, "it is being made anew")
     resume(store, store.catalog().views_by_id[view.table.id])
 
 
 def drop(store: Store, view: View) -> None:
-    """Of a view without indexes: nobody maintains anything of it."""
+    """Drop a view without indexes, which needs no maintainer."""
 
-    def change(catalog: Catalog) -> Catalog:
+    def remove_view(catalog: Catalog) -> Catalog:
         refuse_used(catalog, view.table)
         return catalog.without(view.table.id)
 
-    store.change_catalog(change)
-    afterwards = DeferredCleanup(store)
-    afterwards.drop_rows(view.table, "view.dropped")
+    store.change_catalog(remove_view)
+    deferred_cleanup = DeferredCleanup(store)
+    deferred_cleanup.drop_rows(view.table, "view.dropped")
     drop_state(store, view)
 
 
 def drop_state(store: Store, view: View) -> None:
-    """What only its writes knew."""
-    afterwards = DeferredCleanup(store)
+    """Delete the tables of a view's keyed state."""
+    deferred_cleanup = DeferredCleanup(store)
     for number in view.synchronous_state.state_table_ids if view.synchronous_state is not None else ():
-        afterwards.drop_rows(Table(number, f"state {number} of {view.table.name}", (), ()))
+        deferred_cleanup.drop_rows(Table(number, f"state {number} of {view.table.name}", (), ()))
 
 
 def _load_and_list(
@@ -144,29 +144,29 @@ def _load_and_list(
 ) -> None:
     hold, memory = f"load:{view.table.id}", one_off_budget(store.state_path)
     batch = store.published_batch()
-    at = store.head() if batch is None else batch.cut
-    store.hold(hold, at, time.time() + _LOG_HOLD_SECONDS)
+    cut = store.head() if batch is None else batch.cut
+    store.hold(hold, cut, time.time() + _LOG_HOLD_SECONDS)
     try:
-        catalog, keeps = store.catalog(), cast(SynchronousViews, write_observer())
-        together = partial(consolidate, keeps.statements)
+        catalog, observer = store.catalog(), cast(SynchronousViews, write_observer())
+        consolidator = partial(consolidate, observer.statements)
         tables = {
             number: table_at_cut(
                 store,
                 catalog.tables_by_id[number].internal,
-                keeps.columns(catalog, view, number),
-                at,
-                together,
+                observer.columns(catalog, view, number),
+                cut,
+                consolidator,
                 memory,
                 progress,
             )
             for number in (view.synchronous_state.table_ids if view.synchronous_state is not None else ())
         }
         failpoints.hit("load.1.after")
-        store.load_synchronous_view(view, keeps.backfill(catalog, view, tables, memory))
+        store.load_synchronous_view(view, observer.backfill(catalog, view, tables, memory))
         is_listed = False
         while not is_listed:
             failpoints.hit("load.2.after")
-            at, is_listed = store.catch_up_synchronous_view(view, at, list_view)
+            cut, is_listed = store.catch_up_synchronous_view(view, cut, list_view)
     finally:
         memory.close()
         store.release_hold(hold)

@@ -1,1 +1,1 @@
-"""First loads of views, repair of their state, and suspension of views that fail."""
+"""Backfill of views, repair of their state, and suspension of views that fail."""

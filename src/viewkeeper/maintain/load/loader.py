@@ -1,7 +1,7 @@
-"""The loader: what the views lack is loaded, for the first time, again, or in place of what is damaged.
+"""The loader: backfills state that the views lack, for new views, in a rebuild, or in place of damaged state.
 
-The numbered steps are those of `loading`, beside the batches that go on or under the lock that stops them: from a state
-that lacks something to a published batch that has it.
+The numbered steps are those of `backfill`. They run while batches continue, or under the publisher's lock, which stops
+batches; the result is a published batch that has the missing state.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from viewkeeper.state.open_state import OpenState
 _log = logging.getLogger("viewkeeper")
 
 _FINAL_ROWS = 20_000
-"""Changed rows that a load leaves for its last step, in which no batch runs."""
+"""Pending rows from which on step 2 is repeated; fewer are left for step 3, during which no batch runs."""
 
 _MAX_ATTEMPTS = 3
-"""A table that cannot be read as of a cut and is written all the time never stands still: after so many attempts to
-find it as the other views have seen it, all views are made anew from one look at it."""
+"""Attempts to read tables as of a cut that the other views have. A table that cannot be read as of a past cut and is
+written all the time may never match; after these attempts, all views are rebuilt from a single scan."""
 
 
 class Loader:
-    """Loads what is missing and publishes it.
+    """Backfills missing state and publishes it.
 
-    `stage` is the one of the batches, for whatever happens while none runs; `refresh` runs one.
+    `executor` is that of the batches, used while no batch runs; `refresh` runs a batch.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Loader:
         refresh: Callable[[], object],
     ) -> None:
         self.repairs: list[str] = []
-        """Why state was made anew, since the last report."""
+        """Reasons for rebuilding state since the last report."""
         self._publisher = publisher
         self._cleanup = cleanup
         self._resources = resources
@@ -67,7 +67,7 @@ class Loader:
         self._refresh = refresh
 
     def report_rebuild(self, reasons: Sequence[str]) -> None:
-        """State is about to be made anew: in the log, the next report, and for status and doctor."""
+        """Record a rebuild in the log, in the next report, and in the note for status and doctor."""
         for reason in reasons:
             _log.warning("%s: state is made anew: %s", self._publisher.store.url, reason)
         self.repairs += reasons
@@ -81,20 +81,20 @@ class Loader:
         self._publisher.store.put_note(REPAIR_NOTE, note)
 
     def rebuild(self, base_manifest: Manifest, views: frozenset[int], cut: int | None = None) -> None:
-        """Load what `base` lacks and these views, and publish them. The lock is held: no batch goes on meanwhile."""
+        """Load these views and all state that `base_manifest` lacks, and publish it. The caller holds the lock."""
 
-        def change(catalog: Catalog, since: int) -> Catalog:
+        def restart_views(catalog: Catalog, since: int) -> Catalog:
             for view in (v for v in catalog.nonstandard_views if v.table.id in views and not v.table.has_rows):
                 catalog = catalog.with_replaced_view(restart_view(view, since))
             return catalog
 
         if not all(self._publisher.store.can_scan_at(table) for table in self._publisher.dataflow.tables.values()):
-            # Nobody can say what was there at the published cut: all views come to a later one together.
+            # The tables at the published cut cannot be read any more: all views are loaded at a later cut.
             base_manifest, views = (
                 Manifest(fingerprint=expressions.fingerprint()),
                 frozenset(self._publisher.dataflow.views),
             )
-        self.load(views, change, "auto", None, base_manifest=base_manifest, cut=cut)
+        self.load(views, restart_views, "auto", None, base_manifest=base_manifest, cut=cut)
 
     def load(
         self,
@@ -106,22 +106,22 @@ class Loader:
         base_manifest: Manifest | None = None,
         cut: int | None = None,
     ) -> bool:
-        """The numbered steps of `loading`; False if it must start over: what it shared with other views is gone, or
-        they have not seen all that it read.
+        """Run the numbered steps of `backfill`; False if the caller must start again because shared state was lost.
 
-        `base`: the state to load beside, other than the published one, and `cut` where; the caller holds the lock.
+        `base_manifest`: the state to extend, if it is not the published one, and `cut` its cut; the caller then holds
+        the lock.
         """
         for _ in range(_MAX_ATTEMPTS if base_manifest is None else 1):
-            with suppress(CutMoved), self._publisher.retain_checkpoint() as mark:
-                return self._load_from(mark, views, update_catalog, lane, progress, base_manifest, cut)
+            with suppress(CutMoved), self._publisher.retain_checkpoint() as checkpoint:
+                return self._load_from(checkpoint, views, update_catalog, lane, progress, base_manifest, cut)
             if base_manifest is None:
                 self._refresh()
-        # What the other views have seen cannot be read again: all of them come to what is there, together.
+        # The tables at the other views' cut cannot be read again: all views are loaded at the current state.
         with self._publisher.lock:
             self.report_rebuild(["what the other views had seen of the tables cannot be read again"])
-            every = frozenset(self._publisher.dataflow_of(update_catalog(self._publisher.catalog, 0)).views)
-            nothing = Manifest(fingerprint=expressions.fingerprint())
-            return self.load(every, update_catalog, lane, progress, base_manifest=nothing, cut=cut)
+            all_views = frozenset(self._publisher.dataflow_of(update_catalog(self._publisher.catalog, 0)).views)
+            empty = Manifest(fingerprint=expressions.fingerprint())
+            return self.load(all_views, update_catalog, lane, progress, base_manifest=empty, cut=cut)
 
     def _load_from(
         self,
@@ -138,89 +138,90 @@ class Loader:
             checkpoint = replace(checkpoint, manifest=base_manifest)
         state = OpenState(str(self._publisher.state.directory), checkpoint.manifest)
         memory = self._resources.memory if base_manifest is not None else self._resources.background_memory
-        stage = self._resources.create_executor(state, memory)
-        kept = PartitionStore(self._publisher.store, state.directory) if base_manifest is None else None
+        executor = self._resources.create_executor(state, memory)
+        partition_store = PartitionStore(self._publisher.store, state.directory) if base_manifest is None else None
         try:
-            changed = update_catalog(checkpoint.catalog, 0)
-            flow = self._publisher.dataflow_of(changed)
-            live = scan_live_tables(stage, flow, views, lane, progress, kept)
-            if live and (base_manifest is None or base_manifest is published):
-                # The next batch sees all that was found: its cut is one to which that can be brought.
+            catalog = update_catalog(checkpoint.catalog, 0)
+            dataflow = self._publisher.dataflow_of(catalog)
+            live_partitions = scan_live_tables(executor, dataflow, views, lane, progress, partition_store)
+            if live_partitions and (base_manifest is None or base_manifest is published):
+                # The next batch includes all scanned rows, so the scanned parts can be brought to its cut.
                 with self._publisher.lock:
                     self._refresh()
                     checkpoint = self._publisher.checkpoint()
                 state.adopt(checkpoint.manifest)
-                changed = update_catalog(checkpoint.catalog, 0)
-                flow = self._publisher.dataflow_of(changed)
-            elif live:
+                catalog = update_catalog(checkpoint.catalog, 0)
+                dataflow = self._publisher.dataflow_of(catalog)
+            elif live_partitions:
                 cut = self._publisher.store.head()
-            names = changed.names
-            at, number, alone = (
+            names = catalog.names
+            load_cut, number, is_standalone = (
                 cut or checkpoint.batch.cut,
                 checkpoint.batch.number + 1,
                 base_manifest is not None and not base_manifest.runs,
             )
-            loaded = backfill(  # 1
-                stage,
-                flow,
+            result = backfill(  # 1
+                executor,
+                dataflow,
                 views,
-                at,
+                load_cut,
                 number,
                 names,
                 lane,
                 progress,
                 capture_marks=checkpoint.batch.capture_marks,
-                standalone=alone,
-                live_partitions=live,
-                partition_store=kept,
+                standalone=is_standalone,
+                live_partitions=live_partitions,
+                partition_store=partition_store,
             )
             failpoints.hit("load.1.after")
             while True:
-                state.adopt(loaded.merged_manifest(flow, checkpoint.manifest))
+                state.adopt(result.merged_manifest(dataflow, checkpoint.manifest))
                 if (
                     base_manifest is not None
-                    or self._publisher.store.pending(loaded.cut, list(flow.used_columns)).rows <= _FINAL_ROWS
+                    or self._publisher.store.pending(result.cut, list(dataflow.used_columns)).rows <= _FINAL_ROWS
                 ):
                     break
-                checkpoint, loaded = self._catch_up(stage, flow, loaded, names, lane)  # 2
+                checkpoint, result = self._catch_up(executor, dataflow, result, names, lane)  # 2
             failpoints.hit("load.2.after")
             with self._publisher.lock:  # 3
                 for attempt in range(_MAX_ATTEMPTS):
                     checkpoint = self._publisher.checkpoint() if base_manifest is None else checkpoint
-                    changed = update_catalog(checkpoint.catalog, 0)
-                    flow = self._publisher.dataflow_of(changed)
-                    if loaded.has_lost_operators(flow, checkpoint.manifest):
+                    catalog = update_catalog(checkpoint.catalog, 0)
+                    dataflow = self._publisher.dataflow_of(catalog)
+                    if result.has_lost_operators(dataflow, checkpoint.manifest):
                         return False
                     try:
-                        if checkpoint.batch.cut > loaded.cut:
-                            loaded = catch_up(stage, flow, loaded, checkpoint.batch, names, lane)
+                        if checkpoint.batch.cut > result.cut:
+                            result = catch_up(executor, dataflow, result, checkpoint.batch, names, lane)
                         break
                     except CutMoved:
                         if attempt == _MAX_ATTEMPTS - 1:
                             raise
                         self._refresh()
-                self._publish_result(loaded, flow, changed, checkpoint.manifest, update_catalog)
-            if kept is not None:
+                self._publish_result(result, dataflow, catalog, checkpoint.manifest, update_catalog)
+            if partition_store is not None:
                 self._publisher.deferred_cleanup.run_or_defer(
-                    "forgetting parts of a load", lambda: kept.delete_partitions(frozenset(flow.used_columns))
+                    "forgetting parts of a load",
+                    lambda: partition_store.delete_partitions(frozenset(dataflow.used_columns)),
                 )
             return True
         finally:
             with self._publisher.deferred_cleanup.attempt("closing a load"):
-                stage.close()
-                if kept is not None:
-                    kept.close()
+                executor.close()
+                if partition_store is not None:
+                    partition_store.close()
 
     def _catch_up(
         self, executor: BatchExecutor, dataflow: Dataflow, result: LoadResult, names: Mapping[int, str], lane: str
     ) -> tuple[Checkpoint, LoadResult]:
-        """Step 2, to a batch that has seen all that can be seen up to its cut."""
+        """Step 2: run a batch and catch up to its cut; repeated if the tables change meanwhile."""
         for _ in range(_MAX_ATTEMPTS):
             with self._publisher.lock:
                 self._refresh()
-                mark = self._publisher.checkpoint()
+                checkpoint = self._publisher.checkpoint()
             with suppress(CutMoved):
-                return mark, catch_up(executor, dataflow, result, mark.batch, names, lane)
+                return checkpoint, catch_up(executor, dataflow, result, checkpoint.batch, names, lane)
         raise CutMoved
 
     def _publish_result(
@@ -237,24 +238,29 @@ class Loader:
             if self._publisher.view(view.table.id) is not None:
                 rows.append(self.stored_retraction(view.table))
             with attribute_to_view(view.table):
-                left = [r for r in rows if r.num_rows]
-                found = resolve_upserts(
-                    self._executor.statements, self._publisher.store, view.table, left, self._resources.memory
+                nonempty = [r for r in rows if r.num_rows]
+                change = resolve_upserts(
+                    self._executor.statements, self._publisher.store, view.table, nonempty, self._resources.memory
                 )
-            changes.extend([found] if found else [])
+            changes.extend([change] if change else [])
         manifest = result.merged_manifest(dataflow, shared_manifest)
 
-        def changed(catalog: Catalog) -> Catalog:
-            """The store calls this in its transaction: the commit's own position is the next one."""
+        def update_at_next_position(catalog: Catalog) -> Catalog:
+            """Called by the store in its transaction; the commit's own position is head + 1."""
             return update_catalog(catalog, self._publisher.store.head() + 1)
 
         self._publisher.publish(
-            self._publisher.batch.number + 1, result.cut, manifest, changes, changed, result.capture_marks
+            self._publisher.batch.number + 1,
+            result.cut,
+            manifest,
+            changes,
+            update_at_next_position,
+            result.capture_marks,
         )
         self._cleanup.after_batch((), force=True)
 
     def stored_retraction(self, table: Table) -> pa.Table:
-        """What a view's table holds now, as the delta that takes it away."""
+        """Return the delta that deletes all current rows of a view's table."""
         rows = self._resources.memory.collect(self._publisher.store.scan(table), table.arrow)
         names = [f"o{i}" for i in range(len(table.columns))]
         if table.is_bag:
@@ -264,5 +270,8 @@ class Loader:
 
 
 def restart_view(view: View, since: int) -> View:
-    """A view whose state was made anew. What a stored one had is known, so its deltas go on; others start over."""
+    """Return a view whose state was rebuilt. A view without stored rows is complete only since the rebuild.
+
+    The old rows of a stored view are known, so its subscribers receive a delta; subscribers of other views start again.
+    """
     return view if view.table.has_rows else replace(view, complete_since=since)

@@ -1,15 +1,15 @@
-"""A statement is sent to the process that maintains, and its outcome awaited.
+"""Remote DDL, client side: sends a statement to the maintaining process and waits for its outcome.
 
-What can happen to the other process meanwhile, and what the sender does:
+What may happen to the maintaining process meanwhile, and what the sender does:
 
-    it answers                          the result, or the error that it raised there
-    it ends and says so                 the statement has not happened: the caller tries again
-    it is gone, nothing had begun       this process takes the lease, takes the request back, and the caller tries again
-    it is gone in the midst of it       the statement may have happened: VK506
-    it holds the lease and is silent    the request is taken back: VK603 (it is stopped, or its program lost its handle)
-    the request is gone                 this process was stopped for so long that it was given up: VK506
+    it answers                              return the result, or raise the error that was raised there
+    it ends and reports that                the statement was not executed: the caller tries again
+    it ended before it began                this process takes the lease and removes the request; the caller tries again
+    it ended while it ran the statement     the statement may have been executed: VK506
+    it holds the lease and is silent        the request is withdrawn: VK603 (the process is stopped, or its handle lost)
+    the request was removed                 this process was stopped for so long that its request expired: VK506
 
-Ctrl-C takes the request back, and breaks off what has begun and not happened yet.
+Ctrl-C withdraws the request, and cancels a statement that runs and is not published yet.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from viewkeeper.store.contract.store import Store
 from viewkeeper.store.mailbox import ANSWER, CANCEL, REQUEST, Mailbox
 
 SILENCE_TIMEOUT = 30.0
-"""Seconds without a word after which the process that maintains is given up."""
+"""Seconds without a heartbeat after which the sender gives up waiting for the maintaining process."""
 _CANCEL_TIMEOUT = 5.0
-"""Seconds for which Ctrl-C waits for what has begun to be broken off."""
+"""Seconds for which Ctrl-C waits until a running statement is cancelled."""
 
 
 def request_definition(
@@ -50,25 +50,26 @@ def request_definition(
     progress: Progress | None,
     take_over: Callable[[], object],
 ) -> DefinitionAnswer | None:
-    """The answer to a request; None if it has not happened and the process that maintained is gone: try again.
+    """Send a request and return the answer.
 
-    `take_over` makes this process the one that maintains, or raises MaintainerBusy.
+    Returns None if the statement was not executed because the maintaining process has ended: the caller tries again.
+    `take_over` makes this process the maintainer, or raises MaintainerBusy.
     """
     if store.mailbox is None:
         raise MaintainerBusy(f"The database {store.url} is maintained by another process.", hint="Define it there.")
-    waiting = _PendingRequest(
+    pending = _PendingRequest(
         store, store.mailbox, DefinitionRequest(call, list(arguments), THIS_PROCESS, time.time(), time.time())
     )
     try:
-        return waiting.wait_for_answer(progress, take_over)
+        return pending.wait_for_answer(progress, take_over)
     except KeyboardInterrupt:
         with suppress(ViewkeeperError):
-            waiting.withdraw()
+            pending.withdraw()
         raise
 
 
 class _PendingRequest:
-    """One request, from when it is sent until it is removed."""
+    """A request from sending until its removal."""
 
     def __init__(self, store: Store, mailbox: Mailbox, request: DefinitionRequest) -> None:
         self._store, self._mailbox, self._request = store, mailbox, request
@@ -77,22 +78,22 @@ class _PendingRequest:
         mailbox.write(self._name, REQUEST, to_message(request))
 
     def wait_for_answer(self, progress: Progress | None, take_over: Callable[[], object]) -> DefinitionAnswer | None:
-        heard: tuple[str, int] | None = None
-        since = looked = time.monotonic()
+        last_heartbeat: tuple[str, int] | None = None
+        heartbeat_time = lease_checked = time.monotonic()
         while True:
-            found = self._read_answer()
+            answer = self._read_answer()
             now = time.monotonic()
-            if found is not None and found.state in FINAL:
-                return self._finish(found)
-            if found is not None and (found.maintainer, found.heartbeat) != heard:
-                heard, since = (found.maintainer, found.heartbeat), now
-                _report_progress(found, progress)
-            if now - looked >= HEARTBEAT_INTERVAL:
-                looked = now
-                if self._is_lost(found, take_over):
+            if answer is not None and answer.state in FINAL:
+                return self._finish(answer)
+            if answer is not None and (answer.maintainer, answer.heartbeat) != last_heartbeat:
+                last_heartbeat, heartbeat_time = (answer.maintainer, answer.heartbeat), now
+                _report_progress(answer, progress)
+            if now - lease_checked >= HEARTBEAT_INTERVAL:
+                lease_checked = now
+                if self._is_lost(answer, take_over):
                     return None
-            if now - since > SILENCE_TIMEOUT:
-                self._raise_timeout(found)
+            if now - heartbeat_time > SILENCE_TIMEOUT:
+                self._raise_timeout(answer)
             self._renew(now)
             time.sleep(self._mailbox.poll_interval)
 
@@ -108,12 +109,12 @@ class _PendingRequest:
         return answer
 
     def _is_lost(self, answer: DefinitionAnswer | None, take_over: Callable[[], object]) -> bool:
-        """Whether the request will not be run, because who maintained is gone; then it is taken back."""
+        """Whether the request will not run because the maintaining process has ended; the request is then removed."""
         holder = self._store.lease_holder()
         if answer is not None and answer.state == RUNNING:
             if answer.maintainer == holder:
                 return False
-            last = self._read_answer()  # its last word may have come meanwhile
+            last = self._read_answer()  # the final answer may have arrived meanwhile
             if last is not None and last.state in FINAL:
                 return False
             self._mailbox.remove(self._name)
@@ -123,7 +124,7 @@ class _PendingRequest:
         if holder is not None:
             return False
         try:
-            take_over()  # from now on nobody else can begin to run it
+            take_over()  # from now on no other process can begin to run the request
         except MaintainerBusy:
             return False
         last = self._read_answer()
@@ -133,32 +134,32 @@ class _PendingRequest:
         return True
 
     def _raise_timeout(self, answer: DefinitionAnswer | None) -> None:
-        begun = answer is not None and answer.state == RUNNING
+        has_begun = answer is not None and answer.state == RUNNING
         self.withdraw(timeout=0.0)
         holder = self._store.lease_holder() or "another process"
         raise Timeout(
             f"{holder}, which maintains {self._store.url}, has not answered for {SILENCE_TIMEOUT:g} s."
-            + (" It had begun to run the statement, which may still happen." if begun else " Nothing was changed."),
+            + (" It had begun to run the statement, which may still happen." if has_begun else " Nothing was changed."),
             hint="Look at that process: it may be stopped. End it, and run the statement again.",
         )
 
     def withdraw(self, timeout: float = _CANCEL_TIMEOUT) -> None:
-        """Take the request back. What has begun is broken off, and waited for a while."""
+        """Withdraw the request; wait up to `timeout` seconds until a running statement is cancelled."""
         self._mailbox.write(self._name, CANCEL, {})
-        until = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while True:
-            found = self._read_answer()
-            if found is None or found.state != RUNNING:
+            answer = self._read_answer()
+            if answer is None or answer.state != RUNNING:
                 self._mailbox.remove(self._name)
                 return
-            if time.monotonic() >= until:
-                return  # who runs it removes it
+            if time.monotonic() >= deadline:
+                return  # the process that runs it removes it
             time.sleep(self._mailbox.poll_interval)
 
     def _renew(self, now: float) -> None:
         if now - self._renewed > 5 * HEARTBEAT_INTERVAL:
             self._renewed = now
-            if self._mailbox.read(self._name, REQUEST) is None:  # sent once more it could run twice
+            if self._mailbox.read(self._name, REQUEST) is None:  # sending it again could run it twice
                 raise _open_outcome(
                     f"This process was silent for so long that the statement it sent to {self._store.url} was given up."
                 )

@@ -1,4 +1,4 @@
-"""What a process that wants something defined and the process that maintains say to each other (`store.mailbox`)."""
+"""Messages of remote DDL between a sending process and the maintaining process (`store.mailbox`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from viewkeeper.errors import Defect, ViewkeeperError
 WAITING, RUNNING = "waiting", "running"
 DONE, FAILED = "done", "failed"
 ENDED = "ended"
-"""The process that maintains ended before the statement had happened: it can be run again, elsewhere."""
+"""The maintaining process ended before the statement was executed; another process may run it again."""
 FINAL = (DONE, FAILED, ENDED)
 
 _BY_CODE: Mapping[str, type[ViewkeeperError]] = {
@@ -20,13 +20,16 @@ _BY_CODE: Mapping[str, type[ViewkeeperError]] = {
     for kind in reversed(list(vars(errors).values()))
     if isinstance(kind, type) and issubclass(kind, ViewkeeperError)
 }
-"""The class of each code; of several with one code, the most general, which is defined first."""
+"""Error class by code; if several classes share a code, the most general one, which is defined first."""
 
 
 @dataclass(frozen=True)
 class DefinitionRequest:
-    """`call` and `arguments`: what is to be run (`defining.CALLS`). `process`: of the sender, as only it is called.
-    `seen`: when the sender was last at it, in seconds since 1970."""
+    """A request to run a definition.
+
+    `call` and `arguments` name the function to run. `process` is a unique name of the sending process. `last_seen` is
+    the time of the sender's last renewal, in seconds since 1970.
+    """
 
     call: str
     arguments: list[Any]
@@ -37,8 +40,11 @@ class DefinitionRequest:
 
 @dataclass(frozen=True)
 class DefinitionAnswer:
-    """`by`: who maintains, as the lease calls its holder. `beat`: a number that rises while that process is alive.
-    `before`: how many requests are run first. `progress`: what is loaded, how many rows of how many."""
+    """The maintaining process's answer to a request.
+
+    `maintainer` is the lease holder's name. `heartbeat` is a number that grows while that process is alive.
+    `queue_position` is the number of requests before this one. `progress`: (step, rows done, rows in total).
+    """
 
     maintainer: str
     state: str
@@ -54,15 +60,17 @@ def to_message(message: DefinitionRequest | DefinitionAnswer) -> dict[str, Any]:
 
 
 def received_request(sent: Mapping[str, Any]) -> DefinitionRequest:
-    """The request in a message; TypeError if it is not one of this version."""
-    made = DefinitionRequest(**sent)
-    if not isinstance(made.arguments, list) or not all(isinstance(t, int | float) for t in (made.sent, made.last_seen)):
+    """Return the request in a message; TypeError if the message is of another version."""
+    request = DefinitionRequest(**sent)
+    if not isinstance(request.arguments, list) or not all(
+        isinstance(value, int | float) for value in (request.sent, request.last_seen)
+    ):
         raise TypeError("these are no arguments and times")
-    return made
+    return request
 
 
 def received_answer(sent: Mapping[str, Any] | None) -> DefinitionAnswer | None:
-    """The answer in a message; None if there is none, or it is not one of this version."""
+    """Return the answer in a message; None if there is no message, or it is of another version."""
     try:
         return None if sent is None else DefinitionAnswer(**sent)
     except TypeError:
@@ -70,15 +78,15 @@ def received_answer(sent: Mapping[str, Any] | None) -> DefinitionAnswer | None:
 
 
 def error_message(error: BaseException) -> dict[str, Any]:
-    """An error as it is sent. One that nobody foresaw is a defect, as it would be over HTTP."""
+    """Return an error as a message. An error that is no ViewkeeperError is sent as a Defect, as over HTTP."""
     if not isinstance(error, ViewkeeperError):
         error = Defect(f"{type(error).__name__}: {error}")
     return {"code": error.code, "message": error.message, "hint": error.hint, "view": error.view}
 
 
 def error_from_message(data: Mapping[str, Any]) -> ViewkeeperError:
-    """The error that the process which maintains has raised."""
+    """Return the error that the maintaining process has raised."""
     kind = _BY_CODE.get(data["code"], ViewkeeperError)
-    made = kind(data["message"], hint=data["hint"])
-    made.view = data["view"]
-    return made
+    error = kind(data["message"], hint=data["hint"])
+    error.view = data["view"]
+    return error

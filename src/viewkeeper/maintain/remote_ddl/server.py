@@ -1,13 +1,14 @@
-"""The process that maintains runs what other processes want defined: one request after the other, beside the batches.
+"""Remote DDL, server side: the maintaining process runs definitions for other processes, one after another.
 
-    looks      a thread looks into the mailbox, again and again
-    takes      the oldest request is run by a thread of its own; those that wait are told how many are before them
-    beats      once a second every sender is told that this process is alive, and how far its statement is
-    answers    the result, or the error with its code; the sender removes the request
+    poll        a thread polls the mailbox
+    run         the oldest request runs in a thread of its own, while batches continue; each other sender receives its
+                queue position
+    heartbeat   once a second every sender receives a heartbeat, and the progress of its statement
+    answer      the result, or the error with its code; the sender removes the request
 
-A request whose sender has not been seen for a while is removed and not run: nobody waits for it. Its answer is kept for
-longer, since a sender that was stopped must not take a statement that has happened for one that has not. When this
-process ends, a statement that has not happened yet is broken off, and its sender told to go elsewhere (`ENDED`).
+A request is removed without running if its sender has not renewed it for `SENDER_TIMEOUT` seconds. An answer is kept
+longer, so that a sender that was stopped learns that its statement was executed. When this process ends, a statement
+that is not published yet is cancelled, and its sender receives `ENDED`, so that it can send the statement again.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ from viewkeeper.store.mailbox import ANSWER, CANCEL, REQUEST, Mailbox
 
 Progress = Callable[[str, int, int], None]
 CallRunner = Callable[[str, Sequence[Any], Progress], Any]
-"""Runs a call with its arguments, and tells how far it is."""
+"""Runs a call with its arguments and reports its progress."""
 
 HEARTBEAT_INTERVAL = 1.0
-"""Seconds between two words to a sender that waits."""
+"""Seconds between two heartbeats to a waiting sender."""
 SENDER_TIMEOUT = 60.0
-"""Seconds after which a sender that was not seen is taken for gone; clocks of two machines may differ by less."""
+"""Seconds without renewal after which a sender counts as ended; the clocks of two machines must differ by less."""
 KEPT = 3600.0
-"""Seconds after which an answer is removed that its sender has not taken."""
+"""Seconds after which an answer is removed that its sender has not read."""
 _JOIN_TIMEOUT = 60.0
-"""Seconds for which the end of this process waits for a statement that is being broken off."""
+"""Seconds to wait at the end of this process for a statement that is being cancelled."""
 _log = logging.getLogger("viewkeeper.batch")
 
 THIS_PROCESS = f"{socket.gethostname()}-{uuid.uuid4().hex}"
-"""A process does not run what it has sent itself: it has found out meanwhile that it can do so without."""
+"""A unique name of this process, which does not serve its own requests: as the maintainer it needs none."""
 
 
 class RequestCancellation(BaseException):
-    """Nobody waits for the statement any more, or this process ends. No error of a view, like Ctrl-C."""
+    """Cancels a statement that its sender has withdrawn, or at the end of this process; no view's error."""
 
 
 class _ActiveRequest:
-    """The request that is being run."""
+    """The request that is running."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -76,7 +77,7 @@ class _ActiveRequest:
 
 
 class DefinitionServer:
-    """From `start` to `stop`, which belong to the lease."""
+    """Runs requests between `start` and `stop`, while this process has the lease."""
 
     def __init__(self, store: Store, mailbox: Mailbox, run: CallRunner) -> None:
         self._store, self._mailbox, self._run = store, mailbox, run
@@ -85,7 +86,7 @@ class DefinitionServer:
         self._maintainer_name = ""
         self._heartbeat, self._last_heartbeat = 0, 0.0
         self._answer_lock = threading.Lock()
-        """Held while an answer is written: nothing comes after the last one."""
+        """Held while an answer is written, so that no heartbeat overwrites the final answer."""
         self._thread = threading.Thread(target=self._serve, name="viewkeeper-definitions", daemon=True)
 
     def start(self) -> DefinitionServer:
@@ -93,7 +94,7 @@ class DefinitionServer:
         return self
 
     def stop(self) -> None:
-        """Take nothing more, and break off what has not happened yet."""
+        """Accept no more requests, and cancel a statement that is not published yet."""
         self._stopping.set()
         _join(self._thread)
         running = self._active
@@ -105,12 +106,12 @@ class DefinitionServer:
         while not self._stopping.wait(self._mailbox.poll_interval):
             try:
                 self.poll()
-            except Exception as error:  # the store may be away for a while; senders wait
+            except Exception as error:  # the store may be unreachable for a while; senders wait
                 _log.debug("the mailbox was not read: %s", error)
 
     def poll(self) -> None:
-        """Look into the mailbox once."""
-        waiting: list[tuple[float, str]] = []
+        """Read the mailbox once."""
+        queued: list[tuple[float, str]] = []
         names = self._mailbox.names()
         running = self._active
         if not names and running is None:
@@ -123,18 +124,18 @@ class DefinitionServer:
                 continue
             with _sparing_others(name):
                 if (sent := self._sent_time(name)) is not None:
-                    waiting.append((sent, name))
-        waiting.sort()
-        while waiting and self._active is None and not self._stopping.is_set():
-            _, name = waiting.pop(0)
+                    queued.append((sent, name))
+        queued.sort()
+        while queued and self._active is None and not self._stopping.is_set():
+            _, name = queued.pop(0)
             with _sparing_others(name):
                 self._begin_request(name)
         if time.monotonic() - self._last_heartbeat >= HEARTBEAT_INTERVAL:
             self._heartbeat, self._last_heartbeat = self._heartbeat + 1, time.monotonic()
-            self._send_progress(waiting)
+            self._send_progress(queued)
 
     def _sent_time(self, name: str) -> float | None:
-        """When a request was sent that is to be run; None if it is not."""
+        """Return the time at which a request was sent; None if it must not run."""
         answer, sent = received_answer(self._mailbox.read(name, ANSWER)), self._mailbox.read(name, REQUEST)
         if sent is None:
             return None
@@ -142,15 +143,15 @@ class DefinitionServer:
             request = received_request(sent)
         except TypeError:
             if answer is None:
-                refused = Unsupported("Another version of viewkeeper maintains the database.", hint="Use that one.")
-                self._write_answer(name, DefinitionAnswer(self._maintainer_name, FAILED, error=error_message(refused)))
+                refusal = Unsupported("Another version of viewkeeper maintains the database.", hint="Use that one.")
+                self._write_answer(name, DefinitionAnswer(self._maintainer_name, FAILED, error=error_message(refusal)))
             return None
         if time.time() - request.last_seen > (SENDER_TIMEOUT if answer is None or answer.state == WAITING else KEPT):
             self._mailbox.remove(name)
             return None
         if request.process == THIS_PROCESS or self._mailbox.read(name, CANCEL) is not None:
             return None
-        # What another process has begun is its sender's to find out: it may have happened.
+        # A statement that another process has begun may have been executed: its sender has to find out.
         return request.sent if answer is None or answer.state == WAITING else None
 
     def _begin_request(self, name: str) -> None:
@@ -176,9 +177,10 @@ class DefinitionServer:
                 _log.exception("A statement that another process has sent failed")
             answer = DefinitionAnswer(self._maintainer_name, FAILED, error=error_message(error))
             if self._stopping.is_set() and isinstance(error, MaintainerBusy | StoreError):
-                answer = DefinitionAnswer(self._maintainer_name, ENDED)  # the database was closed under it
+                # The database was closed while the statement ran.
+                answer = DefinitionAnswer(self._maintainer_name, ENDED)
         for _ in range(5):
-            with self._answer_lock, suppress(Exception):  # the store may be away for a moment
+            with self._answer_lock, suppress(Exception):  # the store may be unreachable for a moment
                 self._write_answer(active.name, answer)
                 break
             time.sleep(HEARTBEAT_INTERVAL)
@@ -188,18 +190,20 @@ class DefinitionServer:
         running = self._active
         if running is not None:
             with self._answer_lock:
-                there = received_answer(self._mailbox.read(running.name, ANSWER))
-                if there is not None and there.state == RUNNING:
+                answer = received_answer(self._mailbox.read(running.name, ANSWER))
+                if answer is not None and answer.state == RUNNING:
                     self._write_answer(
                         running.name,
                         DefinitionAnswer(self._maintainer_name, RUNNING, self._heartbeat, progress=running.progress),
                     )
-        for before, (_, name) in enumerate(queued, 1 if running is not None else 0):
+        for queue_position, (_, name) in enumerate(queued, 1 if running is not None else 0):
             with _sparing_others(name):
-                self._write_answer(name, DefinitionAnswer(self._maintainer_name, WAITING, self._heartbeat, before))
+                self._write_answer(
+                    name, DefinitionAnswer(self._maintainer_name, WAITING, self._heartbeat, queue_position)
+                )
 
     def _write_answer(self, name: str, answer: DefinitionAnswer) -> bool:
-        """Answer a request. False, and nothing is left of it, if its sender has taken it back."""
+        """Write the answer to a request; if the sender has withdrawn the request, remove it and return False."""
         if self._mailbox.read(name, REQUEST) is None:
             return False
         self._mailbox.write(name, ANSWER, to_message(answer))
@@ -211,7 +215,7 @@ class DefinitionServer:
 
 @contextmanager
 def _sparing_others(name: str) -> Iterator[None]:
-    """A request that cannot be read or answered stands in the way of no other."""
+    """Ignore errors of one request, so that it does not block the others."""
     try:
         yield
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Views with a cut of their own: refreshed at intervals, or after every write call."""
+"""Views with a cut of their own: scheduled views, and per-call views."""

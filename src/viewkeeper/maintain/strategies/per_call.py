@@ -1,11 +1,11 @@
-"""A view that shows every write call's state runs by itself: the others need not go call by call with it.
+"""Per-call views: a view that shows the state after every write call is maintained separately from the batches.
 
-It has its own arrangements, its own DuckDB and its own cut, which follows that of the batches: from one call that
-touches its tables to the next, each a commit of its rows alone.
+It has its own arrangements, its own DuckDB connection, and its own cut, which follows that of the batches: from one
+call that changes its tables to the next, with a commit for each.
 
-Where the store knows no rows from before (HBase) a call is what was written at one time, changes are found against the
-view's own images, and what was seen of the last seconds is remembered while the view is open. Who does not remember
-reads those seconds again, and what is known already falls out: nothing has to be published for it.
+In a store without before-images (HBase), a call is all that was written at one time, and changes are computed against
+the view's own images. The capture marks of the last step are kept while the view is open. Without them the last seconds
+are read again, and changes that are known already cancel out, so the marks need not be published.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from viewkeeper.store.contract.store import CaptureMark, PendingChanges, Store
 
 _log = logging.getLogger("viewkeeper")
 _SINGLE_CALL = PendingChanges(0, 1, None)
-"""Its changes are read by one thread: others work beside it."""
+"""Pending changes of one call: capture then reads them with one thread, since batches run at the same time."""
 
 
 class PerCallView:
-    """One such view, open. `known`: its published runs."""
+    """An open per-call view. `manifest` lists its published runs."""
 
     def __init__(
         self,
@@ -49,24 +49,24 @@ class PerCallView:
         self._executor = BatchExecutor(store, self._state, spark, durable=durable, threads=1, memory=memory)
         self._compactor = Compactor(self._state, durable, memory.divide(4))
         self._last_capture: tuple[int, Mapping[int, CaptureMark]] = (-1, {})
-        """A cut, and what was seen of the tables up to it."""
+        """The cut of the last step, and the tables' capture marks at it."""
 
     @property
     def files(self) -> frozenset[str]:
-        """What must not be collected."""
+        """Files that garbage collection must keep."""
         return self._state.manifest.files() | self._compactor.files
 
     def step(self, view: View, up_to: int, number: int) -> RemakeResult | None:
-        """The next call's changes; None if no call up to there changes its tables."""
+        """Return the result of the next call; None if no call up to `up_to` changes the view's tables."""
         if view.own_cut is None:
             raise Defect(f"{view.table.name} has no cut to go on from.")
         tables = list(self.dataflow.used_columns)
         after = view.own_cut.cut
         cut = self._store.cut_after(after, tables, 1)
-        if cut > up_to:  # after the last call of all it is the head, also where there is none
-            # Where calls can become visible late, only what they did says whether there was one.
-            counts = self._store.capabilities.before_images
-            if counts and self._store.pending(after, tables).calls == self._store.pending(up_to, tables).calls:
+        if cut > up_to:  # `cut_after` returns the head if there is no later call
+            # In a store whose calls may become visible late, only the changes show whether there was a call.
+            can_count = self._store.capabilities.before_images
+            if can_count and self._store.pending(after, tables).calls == self._store.pending(up_to, tables).calls:
                 return None
             cut = up_to
         try:
@@ -74,30 +74,28 @@ class PerCallView:
                 raise broken_views(self.dataflow, {view.table.id: view.table.name}, failure) from failure
         except (BrokenViews, CorruptState):
             raise
-        except Exception as error:  # the runs that were to be merged are there and count
+        except Exception as error:  # the unmerged runs are still valid
             _log.warning(
                 "%s: merging runs of %s failed and is tried again: %s", self._store.url, view.table.name, error
             )
-        at, seen = self._last_capture
-        deltas, now = self._executor.capture.read_changes(
-            self.dataflow, after, cut, seen if at == after else {}, tables, _SINGLE_CALL
+        captured_cut, marks = self._last_capture
+        deltas, new_marks = self._executor.capture.read_changes(
+            self.dataflow, after, cut, marks if captured_cut == after else {}, tables, _SINGLE_CALL
         )
-        self._last_capture = cut, now
-        if cut == up_to and not any(d.num_rows for d in deltas.values()):
+        self._last_capture = cut, new_marks
+        if cut == up_to and not any(delta.num_rows for delta in deltas.values()):
             return None
         names = {view.table.id: view.table.name}
-        outcome = self._executor.run(
+        result = self._executor.run(
             number, "driver", self.dataflow, self.dataflow.batch_operators, memory_inputs(deltas), names
         )
-        manifest = self._state.manifest.with_entries(outcome.entries)
-        return RemakeResult(
-            cut, cut, list(outcome.deltas.get(view.table.id, ())), False, manifest, len(outcome.entries)
-        )
+        manifest = self._state.manifest.with_entries(result.entries)
+        return RemakeResult(cut, cut, list(result.deltas.get(view.table.id, ())), False, manifest, len(result.entries))
 
     def adopt_published(self, result: RemakeResult, number: int) -> None:
         if result.manifest is None:
             raise Defect("A view that runs by itself was made without state.")
-        changed = {s for s, r in result.manifest.runs.items() if r != self._state.manifest.runs.get(s)}
+        changed = {slot for slot, runs in result.manifest.runs.items() if runs != self._state.manifest.runs.get(slot)}
         self._state.adopt(result.manifest)
         self._compactor.start(self.dataflow, number, changed)
 

@@ -1,1 +1,1 @@
-"""The driver lane: operators run in this process, by one thread or several."""
+"""The driver lane: operators run in this process, in one thread or several."""

@@ -1,8 +1,8 @@
-"""In which order the operators of a batch run: each after what it needs, and what begins the longest chain first.
+"""The order of a batch's operators: each runs after its dependencies, and the start of the longest chain runs first.
 
-Several threads have nothing left to do side by side when one chain of operators, each of which waits for the former, is
-all that remains. So the chain that took longest in the last batch of its kind begins as early as it can. What an
-operator is given does not depend on that, only when.
+Several threads cannot work in parallel once only a single chain of dependent operators remains. The chain that took
+longest in the last batch of the same order therefore begins as early as possible. The order affects only when an
+operator runs, not its input.
 """
 
 from __future__ import annotations
@@ -18,76 +18,89 @@ from viewkeeper.plan.dataflow.dataflow import Dataflow
 
 _ORDERS_KEY = "orders"
 _MAX_ORDERS = 64
-"""Orders that a flow keeps: sets of tables that change together, and operators that are loaded."""
+"""Orders that are cached for a dataflow: one for each set of active operators and changed inputs."""
 
 
 @dataclass(frozen=True)
 class OperatorOrder:
-    """Each operator's place, how many sources it waits for, and who waits for it."""
+    """Each operator's rank, its number of dependencies, and the operators that depend on it."""
 
     ranks: Mapping[str, int]
     source_counts: Mapping[str, int]
     successors: Mapping[str, Sequence[str]]
     sequence: Sequence[str]
-    """All of them, each behind what it waits for."""
+    """All operators, each after its dependencies."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What each took in the last batch that ran in this order."""
+    """Seconds by operator, of the last batch that ran in this order."""
 
     def chain_seconds(self) -> Mapping[str, float]:
-        """For each operator the seconds of the longest chain of those that wait for each other, from itself on."""
-        found: dict[str, float] = {}
+        """Return for each operator the seconds of the longest chain of dependent operators that begins with it."""
+        longest: dict[str, float] = {}
         for name in reversed(self.sequence):
-            behind = max((found[c] for c in self.successors.get(name, ())), default=0.0)
-            found[name] = self.seconds.get(name, 0.0) + behind
-        return found
+            remaining = max((longest[successor] for successor in self.successors.get(name, ())), default=0.0)
+            longest[name] = self.seconds.get(name, 0.0) + remaining
+        return longest
 
 
 def operator_order(dataflow: Dataflow, active: frozenset[str], starting: frozenset[str]) -> OperatorOrder:
-    """Of the operators that rows can reach from where they begin: views of tables that did not change cost nothing.
-    Worked out once for a flow: most batches differ only in their rows."""
-    known: dict[Any, OperatorOrder] = dataflow.derived_cache.setdefault(_ORDERS_KEY, {})
-    found = known.get((active, starting))
-    if found is None:
-        place = {name: i for i, name in enumerate(dataflow.sort_operators(dataflow.reachable(starting, active)))}
-        missing: dict[str, int] = {}
-        after: dict[str, list[str]] = defaultdict(list)
-        waits = _dependencies(dataflow, place)
-        for name in place:
-            sources = waits[name]
-            missing[name] = len(sources)
+    """Return the order of the operators that rows can reach from the `starting` ones.
+
+    Operators of views over unchanged tables are not part of it. The order is cached with the dataflow, because most
+    batches differ only in their rows.
+    """
+    cached: dict[Any, OperatorOrder] = dataflow.derived_cache.setdefault(_ORDERS_KEY, {})
+    order = cached.get((active, starting))
+    if order is None:
+        ranks = {name: rank for rank, name in enumerate(dataflow.sort_operators(dataflow.reachable(starting, active)))}
+        source_counts: dict[str, int] = {}
+        successors: dict[str, list[str]] = defaultdict(list)
+        dependencies = _dependencies(dataflow, ranks)
+        for name in ranks:
+            sources = dependencies[name]
+            source_counts[name] = len(sources)
             for source in sources:
-                after[source].append(name)
-        if len(known) >= _MAX_ORDERS:
-            known.pop(next(iter(known)))
-        found = known[active, starting] = OperatorOrder(
-            place, missing, after, list(TopologicalSorter(waits).static_order())
+                successors[source].append(name)
+        if len(cached) >= _MAX_ORDERS:
+            cached.pop(next(iter(cached)))
+        order = cached[active, starting] = OperatorOrder(
+            ranks, source_counts, successors, list(TopologicalSorter(dependencies).static_order())
         )
-    return found
+    return order
 
 
 def _dependencies(dataflow: Dataflow, ranks: Mapping[str, int]) -> Mapping[str, set[str]]:
-    """For each operator what must have run before it. A lookup waits also for what the lookups after it read: then its
-    output can go through them piece by piece, however large it is. (Unless that is made of the output itself.)"""
-    plain = {
-        name: {s for s in _direct_dependencies(dataflow, dataflow.operators[name]) if s in ranks} for name in ranks
+    """Return for each operator the operators that must run before it.
+
+    A lookup also waits for the arrangements that the lookups after it read in new state. Its output, however large, can
+    then pass through them piece by piece. An arrangement that is computed from that output is excepted.
+    """
+    direct = {
+        name: {source for source in _direct_dependencies(dataflow, dataflow.operators[name]) if source in ranks}
+        for name in ranks
     }
-    ahead: dict[str, set[str]] = {}
+    lookup_dependencies: dict[str, set[str]] = {}
     for name in reversed(list(ranks)):
         operator = dataflow.operators[name]
         if operator.probed_arrangement is not None:
-            after = [c for c, _, _ in dataflow.edges.get(name, ()) if c in ahead]
-            ahead[name] = {a for a in operator.new_state_lookups if a in ranks}.union(*(ahead[c] for c in after))
-    wanted = {name: found | ahead.get(name, set()) for name, found in plain.items()}
-    for name in ahead:
-        wanted[name] = {s for s in wanted[name] if s in plain[name] or name not in dataflow.upstream([s])}
+            next_lookups = [
+                consumer for consumer, _, _ in dataflow.edges.get(name, ()) if consumer in lookup_dependencies
+            ]
+            lookup_dependencies[name] = {
+                arrangement for arrangement in operator.new_state_lookups if arrangement in ranks
+            }.union(*(lookup_dependencies[consumer] for consumer in next_lookups))
+    dependencies = {name: sources | lookup_dependencies.get(name, set()) for name, sources in direct.items()}
+    for name in lookup_dependencies:
+        dependencies[name] = {
+            source for source in dependencies[name] if source in direct[name] or name not in dataflow.upstream([source])
+        }
     try:
-        TopologicalSorter(wanted).prepare()
+        TopologicalSorter(dependencies).prepare()
     except CycleError:
-        return plain
-    return wanted
+        return direct
+    return dependencies
 
 
 def _direct_dependencies(dataflow: Dataflow, operator: Operator) -> Iterator[str]:
-    """What must have run: what feeds it, and what it looks up in the state of this batch."""
+    """Yield the operator's sources, and the arrangements that it looks up in new state."""
     yield from dataflow.input_operators(operator.id) if operator.ports else operator.upstream_ids
     yield from operator.new_state_lookups

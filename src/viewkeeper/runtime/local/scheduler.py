@@ -1,10 +1,11 @@
-"""The driver lane: the operators in this process, without a Spark job, by one or a few threads.
+"""The driver lane's scheduler: runs operators in this process, without a Spark job, in one or several threads.
 
-An operator runs once, after its last source; deltas wait at their ports in between. Its output is then fed to its
-consumers, to each as a piece of work of its own, unless it is few rows: a changed table has many. Views have little to
-do with each other, so two threads find work at most times: DuckDB, Arrow and numpy do theirs outside of Python's lock.
-What an operator is given does not depend on which thread was first: deltas are taken in the order of their sources and
-of their ways.
+An operator runs once, after its last source; until then deltas are buffered at its ports. Its output is then passed to
+its consumers. Each edge is a task of its own unless the output is small, because a changed table has many consumers.
+Views depend little on each other, so several threads usually find work; DuckDB, Arrow and numpy work without the GIL.
+
+The input of an operator does not depend on the order of the threads: deltas at a port are sorted by the rank of their
+source and by edge.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from viewkeeper.runtime.operator_errors import OperatorError
 OnError = Callable[[Operator, Exception], Exception]
 _SEED = -1
 _MIN_THREADED_OPERATORS = 24
-"""Operators in a batch from which it is run by several threads: with fewer there is little to do side by side."""
+"""A batch with at least this many operators runs in several threads; fewer operators offer little parallel work."""
 _MAX_INLINE_ROWS = 1_000
-"""Rows of an output, less than a piece, that are fed at once by who made them: to let others take them up costs more
-than it gains."""
+"""Outputs of at most this many rows are passed on by the thread that produced them; queueing them would cost more than
+it saves."""
 _COMPACTION_ROWS = 1 << 20
-"""Rows at an aggregate's port from which they are added up before more come."""
+"""From this many buffered rows on, the rows at an aggregate's port are compacted before more are buffered."""
 
 
 def has_parallel_work(active: frozenset[str]) -> bool:
-    """Whether a batch through so many operators is better run by several threads."""
+    """Whether a batch with these operators is better run in several threads."""
     return len(active) >= _MIN_THREADED_OPERATORS
 
 
@@ -55,26 +56,26 @@ def run_operators(
     on_error: OnError | None = None,
     pool: DuckDBPool | None = None,
 ) -> dict[int, list[pa.Table]]:
-    """Run every active operator once, at the site, or at sites like it, one for each thread of the crew.
+    """Run every active operator once and return the deltas at each view's sink.
 
-    `given` holds the outputs of inputs (and of operators that stand for their whole state); the result is what reached
-    each view's sink.
+    With a `pool`, each of its threads runs tasks in a copy of the context. `inputs` are the outputs of input operators,
+    and of operators that are replaced by their whole state.
     """
-    schedule = _ReadyQueue(context.dataflow, context.active, inputs, seeds)
+    queue = _ReadyQueue(context.dataflow, context.active, inputs, seeds)
     context.source_changes = lambda source: rows.table if isinstance(rows := inputs.get(source), MemoryRows) else None
     if pool is None:
-        _run_ready_tasks(context, schedule, on_error)
+        _run_ready_tasks(context, queue, on_error)
     else:
-        schedule.prioritize_longest()
-        pool.run_on_each(lambda duck: _run_ready_tasks(replace(context, statements=duck), schedule, on_error))
-    if schedule.error is not None:
-        raise schedule.error
-    schedule.order.seconds.update(context.operator_seconds)
-    return schedule.sink_deltas
+        queue.prioritize_longest()
+        pool.run_on_each(lambda statements: _run_ready_tasks(replace(context, statements=statements), queue, on_error))
+    if queue.error is not None:
+        raise queue.error
+    queue.order.seconds.update(context.operator_seconds)
+    return queue.sink_deltas
 
 
 def _run_ready_tasks(context: LocalContext, queue: _ReadyQueue, on_error: OnError | None) -> None:
-    """Run what is ready until nothing is left or an operator failed."""
+    """Run ready tasks until none is left or an operator has failed."""
     while (task := queue.next_task()) is not None:
         operator = context.dataflow.operators[task.name]
         started = time.perf_counter()
@@ -86,47 +87,52 @@ def _run_ready_tasks(context: LocalContext, queue: _ReadyQueue, on_error: OnErro
                 _feed_edge(context, queue, task, task.edge)
         except BaseException as error:
             if on_error is not None and isinstance(error, Exception):
-                failed = error.operator if isinstance(error, OperatorError) else operator.id
-                found = on_error(context.dataflow.operators[failed], error)
-                found.__cause__ = None if found is error else error
-                error = found
+                operator_id = error.operator if isinstance(error, OperatorError) else operator.id
+                reported = on_error(context.dataflow.operators[operator_id], error)
+                reported.__cause__ = None if reported is error else error
+                error = reported
             queue.fail(error)
         queue.add_seconds(context.operator_seconds, task.name, time.perf_counter() - started)
 
 
 def _run_operator(context: LocalContext, queue: _ReadyQueue, task: _Task, operator: Operator) -> None:
-    """The operator's output, to be fed each way. Few rows go all ways at once, and so does more than a piece, as it is
-    made."""
+    """Run an operator and pass its output to its edges.
+
+    A small output is passed on at once. An output of several pieces is passed on piece by piece, while it is produced.
+    Otherwise a task is queued for each edge.
+    """
     if operator.id in queue.inputs:
-        found = iter([queue.inputs[operator.id].read(context.statements, context.memory)])
+        output = iter([queue.inputs[operator.id].read(context.statements, context.memory)])
     else:
         ports = queue.take_ports(operator.id)
-        found = iter(context.run(operator, [ports.get(i, []) for i in range(operator.arity)]))
-    pieces = queue.count_output(context, operator, found)
-    begun = list(islice(pieces, 2))
-    ways = context.edges(operator) if begun else []
-    if len(begun) == 1 and begun[0].num_rows <= _MAX_INLINE_ROWS:
-        for way, feed in enumerate(ways):
+        output = iter(context.run(operator, [ports.get(i, []) for i in range(operator.arity)]))
+    pieces = queue.count_output(context, operator, output)
+    first_pieces = list(islice(pieces, 2))
+    edges = context.edges(operator) if first_pieces else []
+    if len(first_pieces) == 1 and first_pieces[0].num_rows <= _MAX_INLINE_ROWS:
+        for edge_index, edge in enumerate(edges):
             queue.deliver(
-                context, task._replace(edge_index=way), context.feed_edge(feed, context.edge_output(feed, begun[0]))
+                context,
+                task._replace(edge_index=edge_index),
+                context.feed_edge(edge, context.edge_output(edge, first_pieces[0])),
             )
         queue.finish_operator(task)
         return
-    if len(begun) < 2:
-        queue.finish_operator(task, begun[0] if begun else None, ways)
+    if len(first_pieces) < 2:
+        queue.finish_operator(task, first_pieces[0] if first_pieces else None, edges)
         return
-    for piece in chain(_drain(begun), pieces):
-        for way, feed in enumerate(ways):
-            _feed_piece(context, queue, task._replace(edge_index=way), feed, piece)
+    for piece in chain(_drain(first_pieces), pieces):
+        for edge_index, edge in enumerate(edges):
+            _feed_piece(context, queue, task._replace(edge_index=edge_index), edge, piece)
     queue.finish_operator(task)
 
 
 def _feed_edge(context: LocalContext, queue: _ReadyQueue, task: _Task, edge: FeedEdge) -> None:
-    """An output one way."""
+    """Pass an output along one edge."""
     output = context.edge_output(edge, task.output)
-    several = not context.memory.is_one_piece(output)
+    has_several_pieces = not context.memory.is_one_piece(output)
     for piece in context.memory.pieces(output):
-        if several:
+        if has_several_pieces:
             _feed_piece(context, queue, task, edge, piece)
         else:
             queue.deliver(context, task, context.feed_edge(edge, piece))
@@ -134,32 +140,36 @@ def _feed_edge(context: LocalContext, queue: _ReadyQueue, task: _Task, edge: Fee
 
 
 def _feed_piece(context: LocalContext, queue: _ReadyQueue, task: _Task, edge: FeedEdge, output: pa.Table) -> None:
-    """A piece of a large output one way, and through the lookups at its end if what they read is there: they too are
-    linear, so what they make of it is gone before the next piece comes."""
+    """Pass a piece of a large output along one edge, and through the following lookups if their state is complete.
+
+    Lookups are linear, so the result of a piece can be passed on before the next piece is produced.
+    """
     for consumer, port, delta in context.feed_edge(edge, context.edge_output(edge, output)):
         operator = context.dataflow.operators[consumer]
         if operator.probed_arrangement is None or not queue.is_state_complete(operator):
             queue.deliver(context, task, [(consumer, port, delta)])
             continue
-        ways = context.edges(operator)
+        edges = context.edges(operator)
         for piece in queue.count_output(context, operator, context.run(operator, [[delta]])):
-            for way in ways:
-                _feed_piece(context, queue, task, way, piece)
+            for next_edge in edges:
+                _feed_piece(context, queue, task, next_edge, piece)
 
 
 def _drain(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """The tables, each let go of when it is handed out."""
+    """Yield the tables, and release each of them when it is yielded."""
     tables.reverse()
     while tables:
         yield tables.pop()
 
 
 class _Task(NamedTuple):
-    """An operator to run, or its output to be fed one way: what most of the work waits for first, then those of the
-    first sources."""
+    """An operator to run, or its output to be passed along one edge.
+
+    Tasks are ordered by priority (the start of the longest chain first), then by the rank of the source.
+    """
 
     priority: float
-    """Minus the seconds that the longest chain from here is expected to take."""
+    """The negative of the seconds that the longest chain from this operator on is expected to take."""
     rank: int
     edge_index: int
     name: str
@@ -168,7 +178,7 @@ class _Task(NamedTuple):
 
 
 class _PortEntry(NamedTuple):
-    """A delta at a port, from where, and how many bytes of memory it takes (none if it is in a file)."""
+    """A delta at a port, with the rank and edge of its source, and its bytes in memory (0 if it is in a file)."""
 
     rank: int
     edge_index: int
@@ -177,7 +187,7 @@ class _PortEntry(NamedTuple):
 
 
 class _ReadyQueue:
-    """What waits where, and what is ready: all sources have run. Shared by the threads under one lock."""
+    """Deltas buffered at ports, and ready tasks, whose sources have run. Threads share it under a lock."""
 
     def __init__(
         self, dataflow: Dataflow, active: frozenset[str], inputs: Mapping[str, InputSource], seeds: Iterable[PortDelta]
@@ -188,8 +198,8 @@ class _ReadyQueue:
         self._condition = threading.Condition()
         self._dataflow = dataflow
         seeds = list(seeds)
-        begun = (name for name, rows in inputs.items() if not is_empty(rows))
-        self.order = operator_order(dataflow, active, frozenset([*begun, *(consumer for consumer, _, _ in seeds)]))
+        starting = (name for name, rows in inputs.items() if not is_empty(rows))
+        self.order = operator_order(dataflow, active, frozenset([*starting, *(consumer for consumer, _, _ in seeds)]))
         self._ranks, self._successors, self._missing_sources = (
             self.order.ranks,
             self.order.successors,
@@ -199,21 +209,24 @@ class _ReadyQueue:
         self._pending: dict[str, dict[int, list[_PortEntry]]] = defaultdict(lambda: defaultdict(list))
         self._ready: list[_Task] = []
         self._open_edges: Counter[tuple[str, str]] = Counter()
-        """Ways from a source to a consumer that are still to go."""
+        """Number of edges from a source to a consumer that are not finished."""
         self._running = 0
         self._buffered_bytes = 0
-        """Bytes of the rows that wait at ports, and are in memory."""
+        """Bytes of the rows that are buffered at ports in memory."""
         self._compacted_rows: dict[tuple[str, int], int] = {}
-        """Rows that were left at an aggregate's port when they were last added up."""
+        """Rows at an aggregate's port after its last compaction."""
         self._done: set[str] = set()
         for consumer, port, delta in seeds:
             self._pending[consumer][port].append(_PortEntry(_SEED, 0, 0, delta))
-        for name in [n for n, count in self._missing_sources.items() if not count]:  # releasing one may release others
+        # A copy, because releasing one operator may release others.
+        for name in [operator_id for operator_id, count in self._missing_sources.items() if not count]:
             self._release(name)
 
     def prioritize_longest(self) -> None:
-        """Several threads will work: whatever begins the longest chain of operators, by the last such batch, goes
-        first, so that none is left for one thread in the end."""
+        """Order ready tasks by the longest chain that they begin, as measured in the last such batch.
+
+        Several threads then do not end with a single chain that only one of them can run.
+        """
         self._chain_seconds = self.order.chain_seconds()
         self._ready = [task._replace(priority=self._priority(task.name)) for task in self._ready]
         heapq.heapify(self._ready)
@@ -222,7 +235,7 @@ class _ReadyQueue:
         return -self._chain_seconds.get(name, 0.0)
 
     def next_task(self) -> _Task | None:
-        """The next piece of work, waiting for one if need be; None when all is done."""
+        """Return the next task, waiting until one is ready; None when all tasks are done or one has failed."""
         with self._condition:
             while self.error is None and not self._ready and self._running:
                 self._condition.wait()
@@ -233,59 +246,70 @@ class _ReadyQueue:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many operators have run, and of how many."""
+        """The number of operators that have run, and the number of all."""
         return len(self._done), len(self._ranks)
 
     def take_ports(self, name: str) -> dict[int, list[pa.Table]]:
-        """What arrived at an operator's ports, in the order of the sources."""
-        found = self._pending.pop(name, {})
+        """Remove and return the deltas at an operator's ports, in the order of their sources."""
+        ports = self._pending.pop(name, {})
         with self._condition:
-            self._buffered_bytes -= sum(a.size for arrived in found.values() for a in arrived)
-        return {port: [a.delta for a in sorted(arrived, key=lambda a: a[:2])] for port, arrived in found.items()}
+            self._buffered_bytes -= sum(entry.size for entries in ports.values() for entry in entries)
+        return {
+            port: [entry.delta for entry in sorted(entries, key=lambda entry: entry[:2])]
+            for port, entries in ports.items()
+        }
 
     def is_state_complete(self, operator: Operator) -> bool:
-        """Whether all that it looks up is in its fresh state."""
-        return all(a in self._done or a not in self._ranks for a in operator.new_state_lookups)
+        """Whether the new state of all arrangements that the operator looks up is complete."""
+        return all(
+            arrangement in self._done or arrangement not in self._ranks for arrangement in operator.new_state_lookups
+        )
 
     def deliver(self, context: LocalContext, task: _Task, outputs: Iterable[PortDelta]) -> None:
-        """Deltas to ports, where they wait: beyond what may wait in memory, in a file."""
+        """Buffer deltas at ports; beyond the memory limit they are spilled to files."""
         for consumer, port, delta in outputs:
             size = table_bytes(delta)
             if not context.memory.can_buffer(self._buffered_bytes + size):
                 delta, size = context.memory.spill(delta), 0
             operator = self._dataflow.operators[consumer]
             with self._condition:
-                arrived = self._pending[consumer][port]
-                arrived.append(_PortEntry(task.rank, task.edge_index, size, delta))
+                entries = self._pending[consumer][port]
+                entries.append(_PortEntry(task.rank, task.edge_index, size, delta))
                 self._buffered_bytes += size
-                rows = sum(int(a.delta.num_rows) for a in arrived)
-                crowded = rows > max(_COMPACTION_ROWS, 2 * self._compacted_rows.get((consumer, port), 0))
-                if not crowded or not operator.can_compact:
+                rows = sum(int(entry.delta.num_rows) for entry in entries)
+                has_grown = rows > max(_COMPACTION_ROWS, 2 * self._compacted_rows.get((consumer, port), 0))
+                if not has_grown or not operator.can_compact:
                     continue
-                self._pending[consumer][port] = []  # taken at once: another thread may be bringing rows to this port
-                self._buffered_bytes -= sum(a.size for a in arrived)
-            self._compact(context, operator, port, arrived)
+                self._pending[consumer][
+                    port
+                ] = []  # removed under the lock: another thread may deliver rows to this port
+                self._buffered_bytes -= sum(entry.size for entry in entries)
+            self._compact(context, operator, port, entries)
 
     def _compact(self, context: LocalContext, operator: Operator, port: int, entries: Sequence[_PortEntry]) -> None:
-        """Add up what waited at a port: groups come again in every piece of a large output."""
-        parts = (part for [part] in split_by_hash_range(context, [[a.delta for a in entries]]) if part is not None)
-        whole = concat_deltas([context.memory.spill(context.compact(operator, port, [part])) for part in parts])
+        """Compact the rows at a port: each piece of a large output contains the same groups again."""
+        parts = (
+            part for [part] in split_by_hash_range(context, [[entry.delta for entry in entries]]) if part is not None
+        )
+        compacted = concat_deltas([context.memory.spill(context.compact(operator, port, [part])) for part in parts])
         with self._condition:
-            self._pending[operator.id][port].append(_PortEntry(*min(a[:2] for a in entries), 0, whole))
-            self._compacted_rows[operator.id, port] = int(whole.num_rows)
+            self._pending[operator.id][port].append(_PortEntry(*min(entry[:2] for entry in entries), 0, compacted))
+            self._compacted_rows[operator.id, port] = int(compacted.num_rows)
 
     def finish_operator(self, task: _Task, output: pa.Table | None = None, edges: Sequence[FeedEdge] = ()) -> None:
-        """The operator has run. Consumers that are not fed by it may go on; the others when they are fed."""
+        """Mark the operator as done and queue its edges; their consumers wait until the edges are finished."""
         with self._condition:
-            for way, feed in enumerate(edges):
-                self._open_edges[task.name, feed[0]] += 1
-                heapq.heappush(self._ready, _Task(self._priority(feed[0]), task.rank, way, task.name, feed, output))
+            for edge_index, edge in enumerate(edges):
+                self._open_edges[task.name, edge[0]] += 1
+                heapq.heappush(
+                    self._ready, _Task(self._priority(edge[0]), task.rank, edge_index, task.name, edge, output)
+                )
             self._finish(task.name)
             self._running -= 1
             self._condition.notify_all()
 
     def finish_edge(self, task: _Task) -> None:
-        """The output has gone one way."""
+        """Mark one edge of an output as finished."""
         if task.edge is None:
             raise Defect(f"{task.name} has gone no way.")
         with self._condition:
@@ -295,12 +319,11 @@ class _ReadyQueue:
             self._condition.notify_all()
 
     def count_output(self, context: LocalContext, operator: Operator, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The pieces of an operator's output that hold rows, which are counted as they go by."""
+        """Yield the nonempty pieces of an operator's output, and count their rows."""
         with self._condition:
             context.output_rows.setdefault(operator.id, 0)
-            context.operator_seconds.setdefault(
-                operator.id, 0.0
-            )  # where it runs within its source's task, the time is the source's
+            # An operator that runs within its source's task has no time of its own: it counts for the source.
+            context.operator_seconds.setdefault(operator.id, 0.0)
         for piece in pieces:
             if piece.num_rows:
                 with self._condition:
@@ -326,7 +349,7 @@ class _ReadyQueue:
             self._complete_source(name, consumer)
 
     def _complete_source(self, source: str, consumer: str) -> None:
-        """One source less to wait for, unless it still feeds the consumer."""
+        """Count a source of the consumer as complete if all edges between them are; release it after the last."""
         if self._open_edges[source, consumer]:
             return
         self._missing_sources[consumer] -= 1
@@ -334,7 +357,7 @@ class _ReadyQueue:
             self._release(consumer)
 
     def _release(self, name: str) -> None:
-        """All sources have run: ready if anything came of them, else done."""
+        """Queue an operator whose sources have all run, if it has input; otherwise mark it as done."""
         operator = self._dataflow.operators[name]
         if operator.output_view is not None:
             if name in self._pending:

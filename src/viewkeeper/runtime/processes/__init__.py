@@ -1,1 +1,1 @@
-"""The driver lane with worker processes, each of which runs a part of the views."""
+"""The driver lane with worker processes, each of which runs a partition of the views."""

@@ -1,9 +1,10 @@
-"""The maintainer's end of its partners (`partner`): they are started, sent work, heard and ended here.
+"""The process pool: starts worker processes (`worker`), sends them requests, receives results, and ends them.
 
-    starting ──▶ idle ──▶ at work ──▶ idle …         gone: it ended, or could not begin; nobody waits for it
+    starting ──▶ idle ──▶ working ──▶ idle …         ended: the process ended, or could not start
 
-Whatever goes wrong or is interrupted between two of these, all of them are ended: an answer that comes late must not be
-taken for another one's. They are started again when they are next wanted, a few times an hour.
+If a transition fails or is interrupted, all worker processes are ended: a late response must not be taken for the
+response to another request. They are started again when they are next needed, at most `_MAX_STARTS_PER_HOUR` times an
+hour.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ if viewkeeper.__file__ != sys.argv[2]:
 from viewkeeper.runtime.processes.worker import main
 main(*map(int, sys.argv[3:]))
 """
-"""Finds this very package, whatever this program has done to its own path, and nothing in the working directory."""
+"""Imports exactly this package, whatever `sys.path` of this program is, and nothing from the working directory."""
 _MAX_DATAFLOWS = 8
-"""Flows that a partner keeps: those of batches that change other tables."""
+"""Dataflows that a worker process caches, for batches that change different tables."""
 _MAX_STARTS_PER_HOUR, _HOUR_SECONDS = 3, 3600.0
 _STOP_TIMEOUT = 5.0
-"""Seconds in which partners must end that have nothing to do any more."""
+"""Seconds within which an idle worker process must end before it is killed."""
 _MIN_TIMEOUT, _TIMEOUT_FACTOR = 20.0, 10
-"""Seconds that a partner is waited for, and how many times as long as this process's part took."""
+"""Seconds to wait for a worker process: at least the first, or this multiple of this process's own time."""
 
 
 class SchedulerUnavailable(Exception):
-    """A partner did not do its part: the batch has to be run without them."""
+    """A worker process did not run its partition; the batch must run without worker processes."""
 
 
 class WorkerTask(NamedTuple):
-    """What a partner is to do, with what it needs for that: the flow if it does not know it yet, and rows by input."""
+    """A request to a worker process, with its dataflow (sent only if the worker does not have it) and rows by input."""
 
     request: WorkerRequest
     dataflow: Dataflow
@@ -71,28 +72,28 @@ class WorkerTask(NamedTuple):
 
 
 class WorkerResult(NamedTuple):
-    """What came of a partner's work, and what reached its views."""
+    """The response of a worker process, and the deltas at its views' sinks."""
 
     response: WorkerResponse
     deltas: Mapping[int, list[pa.Table]]
 
 
 class WorkerProcess:
-    """One process. After `end`, `reap` waits until it is no more."""
+    """One worker process. After `stop`, `reap` waits until it has ended."""
 
     def __init__(self) -> None:
         self.warm_tokens: set[str] = set()
-        """Flows that it has run, by their tokens."""
+        """Tokens of the dataflows that the process has run."""
         self._sent_tokens: OrderedDict[str, None] = OrderedDict()
         self._is_ready = False
         self._request: WorkerRequest | None = None
         self._request_fd, self._response_fd = create_unnamed_file(), create_unnamed_file()
-        ours, theirs = socket.socketpair()
-        self._connection = Connection(ours.detach())
+        own_socket, worker_socket = socket.socketpair()
+        self._connection = Connection(own_socket.detach())
         self._process: subprocess.Popen[bytes] | None = None
         package = Path(viewkeeper.__file__)
-        with theirs:
-            descriptors = (theirs.fileno(), self._request_fd, self._response_fd)
+        with worker_socket:
+            descriptors = (worker_socket.fileno(), self._request_fd, self._response_fd)
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _PROGRAM, package.parents[1], package, *map(str, descriptors)],
@@ -100,7 +101,7 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    process_group=0,  # an interruption at the terminal is the maintainer's
+                    process_group=0,  # Ctrl-C at the terminal interrupts the maintainer only
                 )
             except BaseException:
                 self.stop()
@@ -108,7 +109,7 @@ class WorkerProcess:
         _live_processes.add(self)
 
     def poll(self) -> bool:
-        """Whether it can be sent work; what it has said is heard. Raises Alone if it is gone."""
+        """Whether a request can be sent. Receives a finished response; SchedulerUnavailable if the process ended."""
         with _unavailable_on_error():
             if not self._is_ready and self._connection.poll(0):
                 self._is_ready = self._connection.recv_bytes() == READY
@@ -117,50 +118,56 @@ class WorkerProcess:
         return self._is_ready and self._request is None
 
     def send(self, task: WorkerTask) -> None:
-        """Let it work; `hear` waits for what comes of it."""
+        """Send a request; `receive_result` waits for the response."""
         if self._request is not None:
             raise Defect("A partner at work is sent more.")
         self._request = task.request
         token = task.request.token
-        flow = None if token in self._sent_tokens else task.dataflow
+        dataflow = None if token in self._sent_tokens else task.dataflow
         self._sent_tokens[token] = None
         self._sent_tokens.move_to_end(token)
-        forget = [self._sent_tokens.popitem(last=False)[0] for _ in range(len(self._sent_tokens) - _MAX_DATAFLOWS)]
-        self.warm_tokens.difference_update(forget)
+        dropped_tokens = [
+            self._sent_tokens.popitem(last=False)[0] for _ in range(len(self._sent_tokens) - _MAX_DATAFLOWS)
+        ]
+        self.warm_tokens.difference_update(dropped_tokens)
         with _unavailable_on_error():
             send(
                 self._connection,
                 self._request_fd,
                 task.rows,
-                lambda places: replace(task.request, dataflow=flow, dropped_tokens=forget, inputs=places),
+                lambda locations: replace(
+                    task.request, dataflow=dataflow, dropped_tokens=dropped_tokens, inputs=locations
+                ),
             )
         self.warm_tokens.add(token)
 
     def receive_result(self, timeout: float) -> WorkerResult:
-        """What came of its work; Alone if that takes longer than so many seconds."""
-        work = self._request
+        """Return the result of the request; SchedulerUnavailable if it takes longer than `timeout` seconds."""
+        request = self._request
         with _unavailable_on_error():
             if not self._connection.poll(timeout):
                 raise TimeoutError("a partner does not answer")
-            done: WorkerResponse = receive(self._connection, self._response_fd)
-            if work is None or done.request_key != work.key:
+            response: WorkerResponse = receive(self._connection, self._response_fd)
+            if request is None or response.request_key != request.key:
                 raise ValueError("a partner answers what it was not asked")
-            found = {int(view): read_tables(self._response_fd, places) for view, places in done.deltas.items()}
+            deltas = {
+                int(view): read_tables(self._response_fd, locations) for view, locations in response.deltas.items()
+            }
         self._request = None
-        return WorkerResult(done, found)
+        return WorkerResult(response, deltas)
 
     def stop(self) -> None:
-        """Let it end: at once if it is at something."""
+        """End the process: a working one is killed, an idle one ends when its connection is closed."""
         if self._process is not None and (self._request is not None or not self._is_ready):
             self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """Close this process's end of it."""
+        """Close the connection and the files in this process."""
         self._connection.close()
         files, (self._request_fd, self._response_fd) = (self._request_fd, self._response_fd), (-1, -1)
         for descriptor in files:
-            with suppress(OSError):  # it was closed before
+            with suppress(OSError):  # closed already
                 os.close(descriptor)
 
     def reap(self) -> None:
@@ -173,7 +180,7 @@ class WorkerProcess:
 
 
 class ProcessPool:
-    """So many processes beside this one, started when they are first wanted. Used by one thread at a time."""
+    """A number of worker processes, started when they are first needed. Used by one thread at a time."""
 
     def __init__(self, count: int) -> None:
         self.count = count if _has_python() else 0
@@ -181,59 +188,64 @@ class ProcessPool:
         self._start_times: list[float] = []
 
     def start(self) -> None:
-        """Start them if they are not there, without waiting for them."""
+        """Start the processes if they do not run, without waiting until they are ready."""
         now = time.monotonic()
-        self._start_times = [when for when in self._start_times if now - when < _HOUR_SECONDS]
+        self._start_times = [started for started in self._start_times if now - started < _HOUR_SECONDS]
         if self._processes or len(self._start_times) >= _MAX_STARTS_PER_HOUR:
             return
         self._start_times.append(now)
-        with self._close_on_error(), suppress(OSError):  # no more processes, or no such program: it is tried again
+        with self._close_on_error(), suppress(OSError):  # the process limit, or no such program: retried later
             for _ in range(self.count):
                 self._processes.append(WorkerProcess())
         if len(self._processes) < self.count:
             self.close()
 
     def poll(self) -> bool:
-        """Whether all of them can be sent work."""
+        """Whether a request can be sent to every process."""
         with suppress(SchedulerUnavailable), self._close_on_error():
-            return bool(self._processes) and all(partner.poll() for partner in self._processes)
+            return bool(self._processes) and all(process.poll() for process in self._processes)
         return False
 
     def is_warm(self, tokens: Sequence[str]) -> bool:
-        """Whether each has run its flow before."""
-        return bool(self._processes) and all(t in p.warm_tokens for t, p in zip(tokens, self._processes, strict=False))
+        """Whether each process has run its dataflow before."""
+        return bool(self._processes) and all(
+            token in process.warm_tokens for token, process in zip(tokens, self._processes, strict=False)
+        )
 
     def warm_up(self, tasks: Sequence[WorkerTask]) -> None:
-        """Let them make themselves ready for such work."""
+        """Send the tasks as warm-up, so that files are mapped and statements prepared; results are ignored."""
         with suppress(SchedulerUnavailable), self._close_on_error():
-            for partner, task in zip(self._processes, tasks, strict=False):
-                partner.send(task._replace(request=replace(task.request, is_warm_up=True, keep_slots=frozenset())))
+            for process, task in zip(self._processes, tasks, strict=False):
+                process.send(task._replace(request=replace(task.request, is_warm_up=True, keep_slots=frozenset())))
 
     def run(self, tasks: Sequence[WorkerTask], own_work: Callable[[], T]) -> tuple[T, list[WorkerResult]]:
-        """What comes of each one's work, and of the caller's beside them. Alone if one of them failed."""
-        each = self._processes[: len(tasks)]
+        """Run the tasks in the processes and `own_work` in this one at the same time; return the results.
+
+        Raises SchedulerUnavailable if a process failed.
+        """
+        processes = self._processes[: len(tasks)]
         with self._close_on_error():
-            for partner, task in zip(each, tasks, strict=True):
-                partner.send(task)
-            found, patience = _run_own_work(own_work)
-            heard = [partner.receive_result(patience) for partner in each]
-        if isinstance(found, _CallerError):
-            raise found.error
-        failed = [h.response.error for h in heard if h.response.error is not None]
-        if failed:
-            raise SchedulerUnavailable(failed[0])
-        return found, heard
+            for process, task in zip(processes, tasks, strict=True):
+                process.send(task)
+            own_result, timeout = _run_own_work(own_work)
+            results = [process.receive_result(timeout) for process in processes]
+        if isinstance(own_result, _CallerError):
+            raise own_result.error
+        errors = [result.response.error for result in results if result.response.error is not None]
+        if errors:
+            raise SchedulerUnavailable(errors[0])
+        return own_result, results
 
     def close(self) -> None:
-        each, self._processes = self._processes, []
-        for partner in each:
-            partner.stop()
-        for partner in each:
-            partner.reap()
+        processes, self._processes = self._processes, []
+        for process in processes:
+            process.stop()
+        for process in processes:
+            process.reap()
 
     @contextmanager
     def _close_on_error(self) -> Iterator[None]:
-        """One is gone, or what they are at was interrupted: all are ended."""
+        """End all processes if the block fails or is interrupted."""
         try:
             yield
         except BaseException:
@@ -243,7 +255,7 @@ class ProcessPool:
 
 @contextmanager
 def _unavailable_on_error() -> Iterator[None]:
-    """Whatever is wrong with the way to a partner, it is gone."""
+    """Raise any error of the communication with a worker process as SchedulerUnavailable."""
     try:
         yield
     except SchedulerUnavailable:
@@ -257,18 +269,18 @@ class _CallerError(NamedTuple):
 
 
 def _run_own_work(work: Callable[[], T]) -> tuple[T | _CallerError, float]:
-    """What came of work, and how long who works beside it is waited for."""
+    """Run `work`; return its result, and the timeout for the worker processes that run at the same time."""
     started = time.monotonic()
-    found: T | _CallerError
+    result: T | _CallerError
     try:
-        found = work()
+        result = work()
     except Exception as error:
-        found = _CallerError(error)
-    return found, max(_MIN_TIMEOUT, _TIMEOUT_FACTOR * (time.monotonic() - started))
+        result = _CallerError(error)
+    return result, max(_MIN_TIMEOUT, _TIMEOUT_FACTOR * (time.monotonic() - started))
 
 
 def _has_python() -> bool:
-    """Whether this program is a Python that can be started again. One that has Python inside would start itself."""
+    """Whether `sys.executable` is a Python interpreter; a program that embeds Python would start itself instead."""
     return Path(sys.executable or "").name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
 
 
@@ -276,9 +288,9 @@ _live_processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A child that held its parent's end would keep the partner when the parent is gone."""
-    for partner in _live_processes:
-        partner.close()
+    """Close connections in a forked child: an open copy would keep the workers alive after the parent."""
+    for process in _live_processes:
+        process.close()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,16 +1,17 @@
-"""A process that runs a part of a batch's operators, beside the one that maintains.
+"""A worker process: runs one view partition of a batch for the maintainer.
 
-    maintainer  ── Work: the part's flow (once), its runs, the changes ──▶  partner
-                ◀── Done: what reached its views, the runs that it wrote ──
+    maintainer  ── WorkerRequest: the dataflow (once), its runs, the changes ──▶  worker process
+                ◀── WorkerResponse: deltas at the views' sinks, new runs ──
 
-Python runs one thread at a time, so the operators of small batches need processes to use several cores. A partner keeps
-from one batch to the next what a worker of Spark does (`worker`): flows, statements, runs that it has mapped. It opens
-no store and decides nothing: what it writes is listed by the maintainer's batch, or is garbage. If it fails, for
-whatever reason, the maintainer runs the whole batch, and then knows whose error it is.
+Python runs one thread at a time (GIL), so the operators of small batches need processes to use several cores. A worker
+process caches between batches what a Spark worker does (`spark.worker_cache`): dataflows, statements, mapped runs. It
+opens no store. The runs that it writes are listed by the maintainer's batch, or else are garbage. If it fails, the
+maintainer runs the whole batch itself, and attributes the error.
 
-A *rehearsal* is work whose outcome nobody waits for: what is needed next time is mapped and prepared afterwards.
+A *warm-up* is a request whose result is ignored; it maps files and prepares statements for the next batch.
 
-It ends when its socket's other end is closed, however the maintainer ended, and when it has had nothing to do for long.
+The process ends when the other end of its socket is closed, however the maintainer ended, and after `_IDLE_TIMEOUT`
+seconds without a request.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from viewkeeper.runtime.spark import worker_cache
 from viewkeeper.runtime.spark.worker_cache import DataflowHandle, TaskContext
 from viewkeeper.state.run_file import RunEntry
 
-# What goes from one process to another on this machine: in a file without a name that both have open.
+# Tables are transferred between two processes of this machine in an unnamed file that both have open.
 #
-#     file    │ table │ table │ … │ a message that says where each table lies │
-#     socket  where the message lies
+#     file    │ table │ table │ … │ message with the location of each table │
+#     socket  location of the message
 #
-# One of them writes from the file's beginning; when the other has taken what is there, the place is used again. A
-# socket of the system's usual size takes a few hundred thousand bytes at a time, and each time one process waits until
-# the other is woken: 18 ms for four million bytes, in a file 3. And nobody waits for a process that has stopped to
-# read.
+# The sender writes from the beginning of the file; after the receiver has read it, the file is overwritten. A socket
+# buffer of the usual size takes a few hundred thousand bytes at a time, and each time one process waits until the other
+# is woken: 18 ms for four million bytes, 3 ms through a file. Also, a sender never waits for a receiver that has
+# stopped reading.
 #
-# Who takes rows copies them: runs that are kept would see what is written next.
+# The receiver copies the rows, because rows that it keeps would otherwise be overwritten by the next message.
 
 
 TableLocations = Sequence[tuple[int, int]]
-"""Where tables lie: first byte and length of each."""
+"""Locations of tables in a file: (first byte, length) of each."""
 _LOCATION = struct.Struct("<QQ")
 
 
 def create_unnamed_file() -> int:
-    """A file that goes with its last descriptor."""
+    """Create a file that is deleted with its last descriptor; return the descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("viewkeeper", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -68,72 +69,75 @@ def send(
     tables: Mapping[str, Sequence[pa.Table]],
     message: Callable[[Mapping[str, TableLocations]], Any],
 ) -> None:
-    """Write tables and the message that is made of where they lie; what the file held before is gone."""
-    places, end = write_tables(file, tables)
-    text = pickle.dumps(message(places), protocol=5)
-    _write(file, text, end)
-    connection.send_bytes(_LOCATION.pack(end, len(text)))
+    """Write tables, and the message that is built from their locations; this overwrites the file."""
+    locations, end = write_tables(file, tables)
+    data = pickle.dumps(message(locations), protocol=5)
+    _write(file, data, end)
+    connection.send_bytes(_LOCATION.pack(end, len(data)))
 
 
 def receive(connection: Connection, file: int) -> Any:
-    """The message that was sent."""
+    """Return the next message."""
     start, length = _LOCATION.unpack(connection.recv_bytes())
     return pickle.loads(_read(file, length, start))
 
 
 def write_tables(file: int, tables: Mapping[str, Sequence[pa.Table]]) -> tuple[dict[str, TableLocations], int]:
-    """Where these tables now lie in the file, and where they end."""
-    found: dict[str, TableLocations] = {}
+    """Write tables to the file; return their locations, and the end of the last one."""
+    locations: dict[str, TableLocations] = {}
     end = 0
-    for name, each in tables.items():
-        places = []
-        for table in each:
+    for name, parts in tables.items():
+        part_locations = []
+        for table in parts:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, table.schema) as writer:
                 writer.write_table(table.combine_chunks())
             length = _write(file, sink.getvalue(), end)
-            places.append((end, length))
+            part_locations.append((end, length))
             end += length
-        found[name] = places
-    return found, end
+        locations[name] = part_locations
+    return locations, end
 
 
 def read_tables(file: int, locations: TableLocations) -> list[pa.Table]:
-    """The tables that lie there."""
-    return [pa.ipc.open_stream(_read(file, length, at)).read_all() for at, length in locations]
+    """Read the tables at these locations."""
+    return [pa.ipc.open_stream(_read(file, length, start)).read_all() for start, length in locations]
 
 
 def _write(file: int, data: Any, offset: int) -> int:
-    done, view = 0, memoryview(data)
-    while done < len(view):
-        done += os.pwrite(file, view[done:], offset + done)
+    written, view = 0, memoryview(data)
+    while written < len(view):
+        written += os.pwrite(file, view[written:], offset + written)
     return len(view)
 
 
 def _read(file: int, length: int, offset: int) -> bytes:
-    found = os.pread(file, length, offset)
-    while len(found) < length:
-        more = os.pread(file, length - len(found), offset + len(found))
+    data = os.pread(file, length, offset)
+    while len(data) < length:
+        more = os.pread(file, length - len(data), offset + len(data))
         if not more:
             raise EOFError("a file of parcels ends too early")
-        found += more
-    return found
+        data += more
+    return data
 
 
 READY = b"ready"
 _POLL_INTERVAL = 10.0
-"""Seconds without work after which it looks whether files that it has mapped were removed."""
+"""Seconds between two checks of an idle process for mapped files that were deleted."""
 _IDLE_TIMEOUT = 900.0
-"""Seconds without work after which it ends."""
+"""Seconds without a request after which the process ends."""
 
 RequestKey = tuple[int, str]
-"""A work's batch and its flow: an answer says which it is of."""
+"""(Batch number, dataflow token) of a request; the response contains it."""
 
 
 @dataclass(frozen=True)
 class WorkerRequest:
-    """A part of batch `number`. `flow`: None if the partner has it under its token; `keeps`: slots whose runs are
-    written; `given`: where the rows of each input lie."""
+    """A request to run a view partition of batch `number`.
+
+    `dataflow` is None if the worker has it already, by its token. `keep_slots`: slots whose runs are written.
+    `inputs`: locations of each input's rows.
+    """
 
     number: int
     token: str
@@ -146,7 +150,7 @@ class WorkerRequest:
     is_warm_up: bool = False
     dataflow: Dataflow | None = None
     dropped_tokens: Sequence[str] = ()
-    """Tokens of flows that it is not asked for again."""
+    """Tokens of dataflows that no later request uses."""
     inputs: Mapping[str, TableLocations] = field(default_factory=dict)
 
     @property
@@ -156,7 +160,7 @@ class WorkerRequest:
 
 @dataclass(frozen=True)
 class WorkerResponse:
-    """What came of a work. `reached`: where the rows of each view lie; `error`: why nothing did."""
+    """The result of a request. `deltas`: locations of each view's rows; `error`: the reason why the request failed."""
 
     request_key: RequestKey
     deltas: Mapping[str, TableLocations] = field(default_factory=dict)
@@ -165,35 +169,38 @@ class WorkerResponse:
     output_rows: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    """From when it had its work until it was done."""
+    """Seconds from receiving the request until the result is complete."""
     error: str | None = None
 
 
 @dataclass(frozen=True)
 class _LocalHandle:
-    """A flow as a plan's handle has it."""
+    """A dataflow in the form of a Spark broadcast, as DataflowHandle expects it."""
 
     value: Dataflow
 
 
 def main(socket_fd: int, request_fd: int, response_fd: int) -> None:
-    """Work until the maintainer is gone. Descriptors: of the socket, and of the files that rows come in and go in."""
+    """Serve requests until the maintainer has ended.
+
+    The arguments are descriptors: of the socket, of the request file, and of the response file.
+    """
     with Connection(socket_fd) as connection:
-        flows: dict[str, Dataflow] = {}
+        dataflows: dict[str, Dataflow] = {}
         try:
             connection.send_bytes(READY)
             while _wait_for_request(connection):
-                _serve_request(connection, receive(connection, request_fd), flows, request_fd, response_fd)
+                _serve_request(connection, receive(connection, request_fd), dataflows, request_fd, response_fd)
         except (EOFError, OSError):
             return
 
 
 def _wait_for_request(connection: Connection) -> bool:
-    """Whether work came, which is waited for."""
-    ends = time.monotonic() + _IDLE_TIMEOUT
+    """Wait for a request; False if none came within `_IDLE_TIMEOUT` seconds."""
+    deadline = time.monotonic() + _IDLE_TIMEOUT
     while not connection.poll(_POLL_INTERVAL):
         worker_cache.close_removed_runs()
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline:
             return False
     return True
 
@@ -207,26 +214,26 @@ def _serve_request(
             dataflows.pop(token, None)
         if request.dataflow is not None:
             dataflows[request.token] = request.dataflow
-        given = {name: read_tables(request_fd, places) for name, places in request.inputs.items()}
-        reached, entries, site = _run_request(request, dataflows[request.token], given)
+        tables = {name: read_tables(request_fd, locations) for name, locations in request.inputs.items()}
+        deltas, entries, context = _run_request(request, dataflows[request.token], tables)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        send(connection, response_fd, {}, lambda _: WorkerResponse(request.key, error=said))
+        text = f"{type(error).__name__}: {error}"
+        send(connection, response_fd, {}, lambda _: WorkerResponse(request.key, error=text))
         return
-    figures = (site.operator_seconds, site.output_rows, site.skipped)
+    measurements = (context.operator_seconds, context.output_rows, context.skipped)
     send(
         connection,
         response_fd,
-        {} if request.is_warm_up else reached,
-        lambda places: WorkerResponse(request.key, places, entries, *figures, time.perf_counter() - started),
+        {} if request.is_warm_up else deltas,
+        lambda locations: WorkerResponse(request.key, locations, entries, *measurements, time.perf_counter() - started),
     )
 
 
 def _run_request(
     request: WorkerRequest, dataflow: Dataflow, tables: Mapping[str, Sequence[pa.Table]]
 ) -> tuple[dict[str, list[pa.Table]], list[RunEntry], LocalContext]:
-    """What reached each view, the runs that were written, and the site with its figures."""
-    errand = TaskContext(
+    """Run the operators; return the deltas of each view, the written runs, and the context with its measurements."""
+    task_context = TaskContext(
         dataflow_handle=DataflowHandle(request.token, _LocalHandle(dataflow)),
         active=request.active,
         manifest=request.manifest,
@@ -236,11 +243,13 @@ def _run_request(
         memory=request.memory,
         threads=1,
     )
-    here = worker_cache.cache_for(errand)
-    given: dict[str, InputSource] = {name: MemoryRows(pa.concat_tables(found)) for name, found in tables.items()}
-    site = LocalContext(
-        here.pool.use_primary(1), dataflow, partial(here.arrangement, errand), request.active, here.memory
+    cache = worker_cache.cache_for(task_context)
+    inputs: dict[str, InputSource] = {name: MemoryRows(pa.concat_tables(parts)) for name, parts in tables.items()}
+    context = LocalContext(
+        cache.pool.use_primary(1), dataflow, partial(cache.arrangement, task_context), request.active, cache.memory
     )
-    reached = run_operators(site, given)
-    entries = here.write(errand, "p", {slot: run for slot, run in site.new_runs.items() if slot in request.keep_slots})
-    return {str(view): found for view, found in reached.items()}, entries, site
+    deltas = run_operators(context, inputs)
+    entries = cache.write(
+        task_context, "p", {slot: run for slot, run in context.new_runs.items() if slot in request.keep_slots}
+    )
+    return {str(view): parts for view, parts in deltas.items()}, entries, context

@@ -1,1 +1,1 @@
-"""The Spark lane: one job for each batch."""
+"""The Spark lane: one Spark job for each batch."""

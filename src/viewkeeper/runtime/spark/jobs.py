@@ -1,6 +1,6 @@
-"""Spark's side of a batch: flows that are sent once, jobs with names that a person understands, work as tasks.
+"""Spark jobs of a batch: broadcasts dataflows once, runs jobs with readable descriptions, and watches their progress.
 
-A session may be a user's own. What is set on it for a job (its description) is as it was afterwards.
+The session may be the user's own: a property that is set for a job (its description) is restored afterwards.
 """
 
 from __future__ import annotations
@@ -26,37 +26,39 @@ R = TypeVar("R")
 
 _DESCRIPTION = "spark.job.description"
 _POLL_INTERVAL = 0.5
-"""Seconds between two looks at a job."""
+"""Seconds between two polls of a job."""
 _MAX_NAMED_VIEWS = 8
 """Views that a job's description names."""
 _MAX_DATAFLOWS = 8
-"""Flows that stay with the executors: that of the batches, in a few forms, and those of loads beside them."""
+"""Dataflows that executors keep: that of the batches in several variants, and those of concurrent backfills."""
 _MAX_RATES = 256
-"""Kinds of batches whose rounds are remembered."""
+"""Workloads whose received bytes are kept."""
 
 
 class SentDataflows:
-    """The flows that a session's executors have, the last used ones."""
+    """The dataflows last broadcast to a session's executors."""
 
     def __init__(self) -> None:
         self._handles: OrderedDict[int, tuple[Dataflow, str, DataflowHandle]] = OrderedDict()
         self._bytes_per_row: dict[tuple[str, frozenset[str]], float] = {}
 
     def dataflow_handle(self, spark: Any, dataflow: Dataflow) -> DataflowHandle:
-        """The flow as tasks know it; it is sent if they do not."""
+        """Return the handle by which tasks load the dataflow; broadcasts it if the application does not have it."""
         context = spark.sparkContext
-        found = self._handles.get(id(dataflow))
-        if found is None or found[0] is not dataflow or found[1] != context.applicationId:
-            made = DataflowHandle(secrets.token_hex(8), context.broadcast(dataflow))
-            found = self._handles[id(dataflow)] = (dataflow, context.applicationId, made)
-            if len(self._handles) > _MAX_DATAFLOWS:  # Spark forgets a broadcast that nobody holds
+        entry = self._handles.get(id(dataflow))
+        if entry is None or entry[0] is not dataflow or entry[1] != context.applicationId:
+            handle = DataflowHandle(secrets.token_hex(8), context.broadcast(dataflow))
+            entry = self._handles[id(dataflow)] = (dataflow, context.applicationId, handle)
+            if len(self._handles) > _MAX_DATAFLOWS:  # Spark deletes a broadcast without references
                 self._handles.popitem(last=False)
         self._handles.move_to_end(id(dataflow))
-        return found[2]
+        return entry[2]
 
     def expected_bytes(self, handle: DataflowHandle, sources: Iterable[str], rows: int) -> float | None:
-        """Bytes that come to the busiest round after the first when these sources change in so many rows, if it is as
-        the last time; None if there was none."""
+        """Return the bytes that the busiest round after the first is expected to receive for this many changed rows.
+
+        The estimate uses the last batch with the same changed sources; None if there was none.
+        """
         rate = self._bytes_per_row.get((handle.token, frozenset(sources)))
         return None if rate is None else rate * rows
 
@@ -74,49 +76,49 @@ def run_job(
     progress: Callable[[int, int], None] | None = None,
     concurrent_work: Callable[[threading.Event], None] | None = None,
 ) -> T:
-    """A job of this thread, which is called so in Spark's pages and logs.
+    """Run a job in this thread, with this description in Spark's pages and logs.
 
-    `told` hears of its tasks, how many are done and of how many; what it raises ends the job, and is raised here. So
-    does an interruption of this thread: nobody waits for the job any more. `meanwhile` is what this thread does until
-    the event says that the job is over.
+    `progress` is called with the number of completed tasks and of all tasks; an exception that it raises cancels the
+    job and is raised here. An interruption of this thread cancels the job too. `concurrent_work` runs in this thread
+    while the job runs in another one; its event is set when the job has ended.
     """
     context = spark.sparkContext
-    before = context.getLocalProperty(_DESCRIPTION)
+    old_description = context.getLocalProperty(_DESCRIPTION)
     tag = f"viewkeeper-{secrets.token_hex(8)}"
     context.setLocalProperty(_DESCRIPTION, description)
     context.addJobTag(tag)
-    watch = _JobMonitor(context, tag, tasks, progress)
+    monitor = _JobMonitor(context, tag, tasks, progress)
     try:
-        with watch:
+        with monitor:
             return job() if concurrent_work is None else _run_in_thread(job, concurrent_work)
     except BaseException as error:
         context.cancelJobsWithTag(tag)
-        raise watch.error or error from None
+        raise monitor.error or error from None
     finally:
         context.removeJobTag(tag)
-        context.setLocalProperty(_DESCRIPTION, before)
+        context.setLocalProperty(_DESCRIPTION, old_description)
 
 
 def _run_in_thread(job: Callable[[], T], concurrent_work: Callable[[threading.Event], None]) -> T:
-    """The job in another thread."""
-    over = threading.Event()
-    done: Future[T] = Future()
+    """Run the job in another thread, and `concurrent_work` in this one."""
+    finished = threading.Event()
+    result: Future[T] = Future()
 
     def work() -> None:
         try:
-            done.set_result(job())
+            result.set_result(job())
         except BaseException as error:
-            done.set_exception(error)
+            result.set_exception(error)
         finally:
-            over.set()
+            finished.set()
 
     InheritableThread(target=work, daemon=True).start()
-    concurrent_work(over)
-    return done.result()
+    concurrent_work(finished)
+    return result.result()
 
 
 class _JobMonitor:
-    """Looks at a job while it runs, now and then, from a thread of its own."""
+    """Polls the progress of a running job from a thread of its own."""
 
     def __init__(self, context: Any, tag: str, tasks: int, progress: Callable[[int, int], None] | None) -> None:
         self._context, self._tag, self._tasks, self._progress = context, tag, tasks, progress
@@ -141,7 +143,7 @@ class _JobMonitor:
         done = 0
         try:
             while not self._finished.wait(_POLL_INTERVAL):
-                with suppress(Exception):  # what Spark cannot say now it may say later; the job goes on
+                with suppress(Exception):  # Spark may not know the job yet; the job continues
                     done = max(done, self._completed_tasks())
                 progress(min(done, self._tasks), self._tasks)
         except BaseException as error:
@@ -156,35 +158,35 @@ class _JobMonitor:
 
 
 def views_text(names: Sequence[str]) -> str:
-    """The views of a job, the first few by name."""
+    """Return the names of a job's views, shortened to `_MAX_NAMED_VIEWS`."""
     listed = ", ".join(sorted(names)[:_MAX_NAMED_VIEWS])
     return listed + (f" and {len(names) - _MAX_NAMED_VIEWS} more" if len(names) > _MAX_NAMED_VIEWS else "")
 
 
 def spark_parallel_map(spark: Any) -> ParallelMap:
-    """Pieces of work as the tasks of a Spark stage."""
+    """Return a parallel map that runs pieces of work as tasks of a Spark stage."""
 
-    def spread(work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]:
+    def parallel_map(work: Callable[[T], R], pieces: Sequence[T], /) -> list[R]:
         if not pieces:
             return []
         try:
             rdd = spark.sparkContext.parallelize(pieces, len(pieces)).map(work)
-            done: list[R] = run_job(spark, "viewkeeper: the store's reads and writes", rdd.collect)
+            results: list[R] = run_job(spark, "viewkeeper: the store's reads and writes", rdd.collect)
         except Exception as error:
-            if (ended := explain_jvm_error(error)) is not None:
-                raise ended from error
+            if (session_error := explain_jvm_error(error)) is not None:
+                raise session_error from error
             raise StoreError(
                 f"Reading or writing the store on Spark failed: {cause(error)}",
                 hint="Correct the cause and refresh again.",
             ) from error
-        return done
+        return results
 
-    return spread
+    return parallel_map
 
 
 def cause(error: Exception) -> str:
-    """What a task said last: the line that a traceback ends with. If none spoke, how Spark's own account begins."""
+    """Return the last line of a task's Python traceback; if there is none, the beginning of Spark's own message."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line.startswith("viewkeeper.errors.") or "Error:" in line[:80]]
-    account = [line for line in lines if line and not line.startswith(("at ", "... "))]
-    return (told[-1] if told else " ".join(account[:3]) or type(error).__name__)[:500]
+    python_errors = [line for line in lines if line.startswith("viewkeeper.errors.") or "Error:" in line[:80]]
+    message_lines = [line for line in lines if line and not line.startswith(("at ", "... "))]
+    return (python_errors[-1] if python_errors else " ".join(message_lines[:3]) or type(error).__name__)[:500]

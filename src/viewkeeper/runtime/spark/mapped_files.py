@@ -1,10 +1,10 @@
-"""State files that a worker has mapped and others remove: who lets go of one last pays for it.
+"""Mapped state files: keeps descriptors of the files that a worker has mapped, so that a thread can close them last.
 
-The system keeps a removed file until nobody has it open or mapped. Then it drops the file's pages, frees its blocks,
-and waits for what is just being written, of it or of the file system's journal: 50 to 135 ms in tasks of 110, where a
-merge had replaced eight million rows. Arrow unmaps under Python's lock, so no other thread could do that for the task.
-So a file is opened here beside its mappings, and when they have gone a thread closes it: for that Python gives its lock
-away.
+The operating system keeps a deleted file until its last descriptor or mapping is closed. Closing then drops the file's
+pages, frees its blocks, and waits for pending writes to it or to the file system's journal: 50 to 135 ms in tasks of
+110 ms, after a compaction had replaced eight million rows. Arrow unmaps while it holds the GIL, so no other thread
+could do this for the task. Therefore a worker also opens each mapped file; when the mappings are gone, a thread closes
+the descriptor, and Python releases the GIL for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 _OPEN_FILE_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _MAX_FILES = 128 if resource.RLIM_INFINITY == _OPEN_FILE_LIMIT else min(128, _OPEN_FILE_LIMIT // 8)
-"""Files that are held open at most: Spark and Arrow need theirs."""
+"""Maximum number of open files: Spark and Arrow need descriptors too."""
 
 
 class MappedFiles:
@@ -28,17 +28,17 @@ class MappedFiles:
         self._descriptors: dict[Path, int] = {}
 
     def add(self, path: Path) -> None:
-        """Something of this file is mapped."""
+        """Record that this file is mapped."""
         if path not in self._descriptors and len(self._descriptors) < _MAX_FILES:
-            with suppress(OSError):  # it is removed already, or too many are open: then unmapping is what it is
+            with suppress(OSError):  # deleted already, or too many open files: unmapping is then slow
                 self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def retain_only(self, paths: Collection[Path]) -> threading.Thread | None:
-        """Nothing of other files is mapped any more; the thread that closes them, if there are any."""
-        gone = [self._descriptors.pop(path) for path in self._descriptors.keys() - paths]
-        if not gone:
+        """Close all other files, which are no longer mapped; return the thread that does so, if there are any."""
+        unused = [self._descriptors.pop(path) for path in self._descriptors.keys() - paths]
+        if not unused:
             return None
-        closing = threading.Thread(target=_close_all, args=(gone,), name="viewkeeper-closing", daemon=True)
+        closing = threading.Thread(target=_close_all, args=(unused,), name="viewkeeper-closing", daemon=True)
         closing.start()
         return closing
 

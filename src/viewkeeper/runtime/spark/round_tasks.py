@@ -1,7 +1,7 @@
-"""One level of a divided batch in one Spark task: what has arrived is run, and sent to the tasks that own it next.
+"""A task of one round of a divided batch: runs operators on the received rows, and routes their output to other tasks.
 
-A task writes the runs of its share to one container file and reports it; files of attempts whose report does not
-arrive do not count. Every task drains its input, so that workers are reused.
+A task writes its new runs to one run file and reports the file's entries. A file is ignored unless the report arrives
+at the driver, so failed attempts do no harm. Every task reads its whole input, so that Spark reuses the Python worker.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PortDeltas = dict[str, dict[int, list[pa.Table]]]
 
 @dataclass(frozen=True, kw_only=True)
 class StageTaskContext(TaskContext):
-    """What the tasks of a divided batch know. `arranged`: changes of arrangements that the driver has written."""
+    """The context of all tasks of a divided batch. `driver_entries`: runs that the driver has arranged, by slot."""
 
     rounds: Mapping[str, int]
     co_located: frozenset[str]
@@ -58,23 +58,27 @@ class StageTaskContext(TaskContext):
     splits: Mapping[tuple[str, int], InputSplit]
     partitions: int
     later_tasks: int
-    """Tasks of every round but the first: fewer, where little comes to them."""
+    """Number of tasks of each round after the first; fewer if they receive little."""
     url: str
-    """Of the store."""
+    """The store's URL."""
     consolidated: frozenset[str]
-    """Sources whose shares must be consolidated with each other."""
+    """Sources whose splits must be consolidated with each other."""
     targets: Mapping[int, ViewTarget]
-    """Views whose changes tasks resolve; those of others are left for the driver as they are."""
+    """Views whose changes tasks resolve to upserts; the driver resolves those of other views."""
     co_located_views: frozenset[int]
-    """Those of them whose changes are resolved where they come up (`resolving`); the others' travel (`sinking`)."""
+    """Targets whose changes are resolved in the task that computes them (`upsert_tasks`); others need an exchange
+    (`sink_tasks`)."""
     report_plan: ReportPlan | None = None
-    """Of views whose changes the driver takes while others are worked out."""
+    """The plan for a pipelined commit, if there is one."""
 
 
 @dataclass(frozen=True)
 class RoundTask:
-    """The work of one level in one task. `job`, `flow`: Spark's broadcasts; the first names the second, and which are
-    sent to a task is found by the thread that sends it, in what it sends."""
+    """The work of one round in one task.
+
+    `context` and `dataflow` are Spark broadcasts. The first refers to the second, but Spark sends a task only those
+    broadcasts that it finds when it pickles the task itself, so both are fields.
+    """
 
     context: Any
     dataflow: Any
@@ -85,66 +89,86 @@ class RoundTask:
 
         failpoints.hit("task.before")
         tcp_quickack.disable_delayed_acks()
-        job: StageTaskContext = self.context.value
-        context = SparkTaskContext.get()
-        if context is None:
+        stage_context: StageTaskContext = self.context.value
+        spark_context = SparkTaskContext.get()
+        if spark_context is None:
             raise Defect("A level runs inside a task.")
-        here = context.partitionId()
+        partition = spark_context.partitionId()
         if self.round_number:
-            here = first_partition(here, job.partitions, job.later_tasks)
-        waiting: PortDeltas = defaultdict(lambda: defaultdict(list))
+            partition = first_partition(partition, stage_context.partitions, stage_context.later_tasks)
+        port_deltas: PortDeltas = defaultdict(lambda: defaultdict(list))
         fetched: dict[str, list[InputSplit]] = defaultdict(list)
-        met: dict[str, list[pa.Table]] = defaultdict(list)
+        changes_to_consolidate: dict[str, list[pa.Table]] = defaultdict(list)
         carried: dict[str, list[pa.Table]] = defaultdict(list)
-        onward: list[Message] = []
+        output: list[Message] = []
         size = 0
         for message in received:
             _, node, port, payload = message
             if node.startswith("!"):
-                onward.append(message)
+                output.append(message)
                 continue
             size += len(payload)
             if node.startswith("+"):
                 carried[node[1:]].append(decode_payload(payload))
             elif node.startswith("="):
-                met[node[1:]].append(decode_payload(payload).drop_columns([HASH]))
-            elif (node, port) in job.splits:
-                fetched[node].append(job.splits[node, port])
-            elif job.rounds[node] > self.round_number:
-                onward.append(message)
+                changes_to_consolidate[node[1:]].append(decode_payload(payload).drop_columns([HASH]))
+            elif (node, port) in stage_context.splits:
+                fetched[node].append(stage_context.splits[node, port])
+            elif stage_context.rounds[node] > self.round_number:
+                output.append(message)
             else:
-                waiting[node][port].append(decode_payload(payload))
+                port_deltas[node][port].append(decode_payload(payload))
         if self.round_number:
-            onward.append(placement.received_bytes_message(self.round_number, size))
-        if (
-            job.reachability is not None and not job.reachability.is_reachable()
-        ):  # an executor that has joined since the session began
-            yield from [*onward, state_unreachable_message()]
+            output.append(placement.received_bytes_message(self.round_number, size))
+        # The executor may have joined after the session was checked.
+        if stage_context.reachability is not None and not stage_context.reachability.is_reachable():
+            yield from [*output, state_unreachable_message()]
             return
-        kept = worker_cache.cache_for(job)
-        old = partial(kept.arrangement, job)
-        site = LocalContext(kept.pool.use_primary(1), job.dataflow_handle.load(), old, job.active, kept.memory)
-        known = {slot: arrange(_concat(tables)) for slot, tables in carried.items()}
-        site.carried_runs = known | {slot: kept.run(entry) for slot, entry in job.driver_entries.items()}
-        staging = kept.create_staging_file(job)
-        for name in [name for name in fetched if name in job.consolidated]:
-            for share in fetched.pop(name):
-                onward += route_changes(site, name, share.fetch(site.statements, site.memory), job.partitions)
-        fetched |= {name: [MemoryRows(consolidate(site.statements, _concat(tables)))] for name, tables in met.items()}
-        sunk: dict[int, list[pa.Table]] = defaultdict(list)
-        onward += self._run(job, site, waiting, fetched, here, staging, sunk)
-        reports = None if self.round_number else job.report_plan
-        told = stage_upserts(job.url, job.targets, sunk, site.statements, site.memory, staging, here, reports)
+        cache = worker_cache.cache_for(stage_context)
+        old = partial(cache.arrangement, stage_context)
+        local_context = LocalContext(
+            cache.pool.use_primary(1), stage_context.dataflow_handle.load(), old, stage_context.active, cache.memory
+        )
+        carried_runs = {slot: arrange(_concat(tables)) for slot, tables in carried.items()}
+        local_context.carried_runs = carried_runs | {
+            slot: cache.run(entry) for slot, entry in stage_context.driver_entries.items()
+        }
+        staging = cache.create_staging_file(stage_context)
+        for name in [name for name in fetched if name in stage_context.consolidated]:
+            for split in fetched.pop(name):
+                output += route_changes(
+                    local_context,
+                    name,
+                    split.fetch(local_context.statements, local_context.memory),
+                    stage_context.partitions,
+                )
+        fetched |= {
+            name: [MemoryRows(consolidate(local_context.statements, _concat(tables)))]
+            for name, tables in changes_to_consolidate.items()
+        }
+        sink_deltas: dict[int, list[pa.Table]] = defaultdict(list)
+        output += self._run(stage_context, local_context, port_deltas, fetched, partition, staging, sink_deltas)
+        reports = None if self.round_number else stage_context.report_plan
+        staged = stage_upserts(
+            stage_context.url,
+            stage_context.targets,
+            sink_deltas,
+            local_context.statements,
+            local_context.memory,
+            staging,
+            partition,
+            reports,
+        )
         staging.close()
         if reports is not None:
-            write_report(kept.directory, reports, here, told)
-        onward += told
-        onward += self._carry(job, site, {**known, **site.new_runs}, here)
-        entries = kept.write(job, str(self.round_number), site.new_runs)
+            write_report(cache.directory, reports, partition, staged)
+        output += staged
+        output += self._carry(stage_context, local_context, {**carried_runs, **local_context.new_runs}, partition)
+        entries = cache.write(stage_context, str(self.round_number), local_context.new_runs)
         if entries:
-            onward.append((0, NEW_RUNS, 0, json.dumps([e.to_json() for e in entries]).encode()))
+            output.append((0, NEW_RUNS, 0, json.dumps([e.to_json() for e in entries]).encode()))
         failpoints.hit("task.after")
-        yield from onward
+        yield from output
 
     def _run(
         self,
@@ -156,19 +180,23 @@ class RoundTask:
         staging_file: StagingFile,
         sink_deltas: Mapping[int, list[pa.Table]],
     ) -> Iterator[Message]:
-        """Every operator that something arrived for. In the order of the flow: a lookup may need what another adds.
+        """Run every operator with input, in the order of the dataflow: a lookup may need what another operator adds.
 
-        `sunk` gets what reached views that are at home."""
+        Deltas of co-located views are added to `sink_deltas`.
+        """
         for name, operator in context.dataflow.operators.items():
             if name not in port_deltas and name not in splits:
                 continue
             try:
                 outputs: Iterable[pa.Table] = (
-                    share.fetch(context.statements, context.memory) for share in splits.get(name, ())
+                    split.fetch(context.statements, context.memory) for split in splits.get(name, ())
                 )
                 if name in port_deltas:
                     ports = port_deltas.pop(name)
-                    outputs = chain(outputs, context.run(operator, [ports.get(i, []) for i in range(operator.arity)]))
+                    outputs = chain(
+                        outputs,
+                        context.run(operator, [ports.get(port_index, []) for port_index in range(operator.arity)]),
+                    )
                 for output in outputs:
                     if output.num_rows:
                         for consumer, port, delta in context.feed_consumers(operator, output):
@@ -193,7 +221,7 @@ class RoundTask:
                             elif task_context.rounds[consumer] == self.round_number:
                                 port_deltas[consumer][port].append(delta)
                             else:
-                                yield from ((partition, consumer, port, p) for p in encode_payloads(delta))
+                                yield from ((partition, consumer, port, payload) for payload in encode_payloads(delta))
             except CorruptState as damage:
                 yield corrupt_state_message(name, damage)
             except OperatorError as failure:
@@ -202,14 +230,14 @@ class RoundTask:
     def _carry(
         self, task_context: StageTaskContext, context: LocalContext, new_runs: Mapping[str, Run], partition: int
     ) -> Iterator[Message]:
-        """Fresh rows of arrangements that lookups of later levels need."""
+        """Yield the new rows of arrangements that lookups of later rounds need."""
         for slot, run in new_runs.items():
             if self.round_number < _last_lookup_round(task_context, context.dataflow, slot.split("/")[0]):
                 yield from ((partition, f"+{slot}", 0, payload) for payload in encode_payloads(run.weighted_rows))
 
 
 def route_changes(context: LocalContext, name: str, rows: pa.Table, partitions: int) -> Iterator[Message]:
-    """Changes on their way to the task that owns their key: equal rows that came and went meet there."""
+    """Route changes to the task that owns their key, which consolidates rows that were inserted and deleted again."""
     table = context.dataflow.operators[name].input_table
     if table is None:
         raise Defect(f"{name} gives no changes of a table.")
@@ -221,10 +249,15 @@ def route_changes(context: LocalContext, name: str, rows: pa.Table, partitions: 
 
 
 def _last_lookup_round(task_context: StageTaskContext, dataflow: Dataflow, arrangement: str) -> int:
-    """The last level at which this batch looks the arrangement up in its fresh state."""
+    """Return the last round in which this batch looks up the arrangement in new state; −1 if none."""
     operators = dataflow.operators
     return max(
-        (level for n, level in task_context.rounds.items() if arrangement in operators[n].new_state_lookups), default=-1
+        (
+            round_number
+            for name, round_number in task_context.rounds.items()
+            if arrangement in operators[name].new_state_lookups
+        ),
+        default=-1,
     )
 
 

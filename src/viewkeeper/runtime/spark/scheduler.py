@@ -1,12 +1,13 @@
-"""The Spark lane: one job a batch, whatever the number of views.
+"""The Spark scheduler: runs a batch as one Spark job, whatever the number of views.
 
-A small batch is one task (`whole`). A larger one is divided: each level is a stage (`task`), between two of which lies
-a shuffle by `dest`. Before the job, the driver decides which lookups need none (`placing`), arranges the few changes
-that all tasks must see, and writes down the rows of the batch where each task maps its share.
+A small batch is one task (`single_task`). A larger one is divided: each round is a stage (`round_tasks`), with a
+shuffle by `dest` between rounds. Before the job, the driver decides which lookups need no shuffle (`placement`),
+arranges the few changes that all tasks must read, and writes the batch's rows to files from which each task maps its
+split.
 
-Either is a job over bytes that Spark does not look into. As rows of a DataFrame they would be copied into its format
-and back at every exchange, Catalyst would plan each batch, and Spark would keep Python workers for such jobs apart from
-the others, so that each would have its own plans, statements and runs.
+In both cases the job processes bytes that Spark does not interpret. As rows of a DataFrame they would be converted to
+Spark's format and back at every exchange, Catalyst would plan each batch, and Spark would keep separate Python workers
+for such jobs, each with dataflows, statements and runs of its own.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _DAMAGE_CLASSES = {kind.__name__: kind for kind in (CorruptRun, Contradiction)}
 
 _ATTEMPTS = 3
 _ABORT_TEXT = "indeterminate output"
-"""In Spark's words when it could go on only by making a shuffle anew whose rows it takes for random."""
+"""Part of Spark's message when it aborts a job rather than recompute a shuffle that it takes for random."""
 
 
 T = TypeVar("T")
@@ -80,10 +81,11 @@ OnError = Callable[[Operator, Exception], Exception]
 
 @dataclass(frozen=True)
 class SparkEnvironment:
-    """Where jobs run, and over which state.
+    """The session and the state of Spark jobs.
 
-    `near`: all tasks run on one machine, so that each can read all of the state at no cost, and they share `memory`.
-    `reach`: what each must see; Unsupported if one does not. `threads`: that a task may use which is the only one.
+    `single_machine`: all tasks run on one machine, so that each can read all state at no cost, and they share `memory`.
+    `reachability`: the check that each task can reach the state; Unsupported if one cannot. `threads`: the number of
+    threads that a single task may use.
     """
 
     spark: Any
@@ -100,7 +102,7 @@ class SparkEnvironment:
 
     @property
     def task_slots(self) -> int:
-        """Tasks that run at the same time."""
+        """Number of tasks that run at the same time."""
         return max(1, int(self.spark.sparkContext.defaultParallelism))
 
 
@@ -118,46 +120,55 @@ def run_on_spark(
     progress: Callable[[int, int], None] | None = None,
     pipelined_commit: PipelinedCommit | None = None,
 ) -> SparkResult:
-    """Run the batch as one Spark job: what reached the sinks, and the runs that the job's tasks and the driver wrote.
+    """Run the batch as one Spark job; return the deltas at the sinks, and the runs that tasks and driver wrote.
 
-    `together`: the flow with the paths of different views made together, which is run where tasks can read all that
-    they look up. `names`: of the views, for Spark's pages. `targets`: views whose changes tasks resolve, if there are
-    several; with `early`, some of them while others run. `told` hears how many of the job's tasks are done, and of how
-    many.
+    `variant`: the dataflow with shared paths; it runs if tasks can read all state that it looks up. `names`: the views'
+    names for Spark's pages. `targets`: views whose changes tasks resolve to upserts, if there are several tasks;
+    `pipelined_commit` may apply some of them while other tasks run. `progress` is called with the number of completed
+    tasks and of all tasks.
     """
-    parts = count_tasks(inputs, environment.task_slots, environment.spark)
+    partitions = count_tasks(inputs, environment.task_slots, environment.spark)
     batch = _SparkBatch(
-        number, dataflow, active, inputs, list(seeds), names, variant, targets or {}, parts, progress, pipelined_commit
+        number,
+        dataflow,
+        active,
+        inputs,
+        list(seeds),
+        names,
+        variant,
+        targets or {},
+        partitions,
+        progress,
+        pipelined_commit,
     )
-    taken = StagedFiles(StateDirectory(environment.directory))
+    staged_files = StagedFiles(StateDirectory(environment.directory))
     try:
-        dataflow, results, arranged = (
-            _run_single_task(environment, batch) if parts == 1 else _run_rounds(environment, batch)
+        dataflow, results, driver_entries = (
+            _run_single_task(environment, batch) if partitions == 1 else _run_rounds(environment, batch)
         )
-        if environment.reachability is not None and any(
-            m[1] == STATE_UNREACHABLE for m in results
-        ):  # before what came of missing rows
+        # Checked first, because errors of other tasks may result from the missing rows.
+        if environment.reachability is not None and any(message[1] == STATE_UNREACHABLE for message in results):
             raise environment.reachability.refusal(f"a task of batch {number}")
-        return _collect_result(dataflow, results, on_error, batch.targets, taken, pipelined_commit).with_entries(
-            arranged
+        return _collect_result(dataflow, results, on_error, batch.targets, staged_files, pipelined_commit).with_entries(
+            driver_entries
         )
     except BaseException as error:
-        if pipelined_commit is not None:  # what the store was given is of a batch that is not, or is run otherwise
+        if pipelined_commit is not None:  # its changes belong to a batch that failed
             pipelined_commit.close()
-        if isinstance(error, OperatorError):  # in the driver's part of the work
+        if isinstance(error, OperatorError):  # raised in the driver's own work
             forms = [dataflow, *([] if variant is None else [variant])]
             operator = next(f.operators[error.operator] for f in forms if error.operator in f.operators)
             raise on_error(operator, error) from error
         raise
     finally:
-        taken.clear()
+        staged_files.clear()
         if pipelined_commit is not None:
             pipelined_commit.end()
 
 
 @dataclass(frozen=True)
 class SparkResult:
-    """What came of a batch: rows at sinks, changes of views that tasks have resolved, and runs."""
+    """The result of a Spark job: deltas at sinks, changes of views that tasks have resolved, and runs."""
 
     deltas: Mapping[int, list[pa.Table]]
     changes: Sequence[ViewChange | StreamChange]
@@ -183,121 +194,143 @@ class _SparkBatch:
 
 
 _JobOutput = tuple[Dataflow, list[Message], list[RunEntry]]
-"""The form of the flow that was run, what came of it, and the runs that the driver wrote."""
+"""The variant of the dataflow that ran, the tasks' messages, and the runs that the driver wrote."""
 
 
 def _run_single_task(environment: SparkEnvironment, batch: _SparkBatch) -> _JobOutput:
-    number, flow, active, given = batch.number, batch.dataflow, batch.active, batch.inputs
-    seeds, names, together = batch.seeds, batch.names, batch.variant
-    if together is not None:
-        flow, active = together, together.batch_operators
+    number, dataflow, active, inputs = batch.number, batch.dataflow, batch.active, batch.inputs
+    seeds, names, variant = batch.seeds, batch.names, batch.variant
+    if variant is not None:
+        dataflow, active = variant, variant.batch_operators
     rows = [
-        (n, p) for n, g in given.items() if isinstance(g, MemoryRows) and g.count for p in [*encode_payloads(g.table)]
+        (input_name, payload)
+        for input_name, source in inputs.items()
+        if isinstance(source, MemoryRows) and source.count
+        for payload in [*encode_payloads(source.table)]
     ]
-    others = {
-        n: g.splits(environment.statements, 1, environment.memory)
-        for n, g in given.items()
-        if not isinstance(g, MemoryRows)
+    splits_by_input = {
+        input_name: source.splits(environment.statements, 1, environment.memory)
+        for input_name, source in inputs.items()
+        if not isinstance(source, MemoryRows)
     }
-    shares = {n: each for n, each in others.items() if each}
+    splits = {input_name: input_splits for input_name, input_splits in splits_by_input.items() if input_splits}
     threads = environment.threads if environment.single_machine else 1
-    task = SingleTask(_task_context(environment, number, flow, active, 1, threads), shares, seeds)
+    task = SingleTask(_task_context(environment, number, dataflow, active, 1, threads), splits, seeds)
     with _raise_job_errors(number):
         rdd = environment.spark.sparkContext.parallelize([rows], 1).flatMap(task)
         description = f"viewkeeper batch {number}: {views_text(names)}"
-        return flow, run_job(environment.spark, description, rdd.collect, progress=batch.progress), []
+        return dataflow, run_job(environment.spark, description, rdd.collect, progress=batch.progress), []
 
 
 def _run_rounds(environment: SparkEnvironment, batch: _SparkBatch) -> _JobOutput:
-    number, flow, active, given = batch.number, batch.dataflow, batch.active, batch.inputs
-    seeds, names, together = batch.seeds, batch.names, batch.variant
-    manifest, near, duck, memory = (
+    number, dataflow, active, inputs = batch.number, batch.dataflow, batch.active, batch.inputs
+    seeds, names, variant = batch.seeds, batch.names, batch.variant
+    manifest, single_machine, statements, memory = (
         environment.manifest,
         environment.single_machine,
         environment.statements,
         environment.memory,
     )
     sizes = {slot: (sum(e.rows for e in runs), sum(e.length for e in runs)) for slot, runs in manifest.items()}
-    forms = [(flow, active)] if together is None else [(together, together.batch_operators), (flow, active)]
-    for flow, active in forms:
-        placing = plan_placement(
-            LocalContext(duck, flow, lambda _: Arrangement(), active, memory), given, seeds, sizes, near
+    forms = [(dataflow, active)] if variant is None else [(variant, variant.batch_operators), (dataflow, active)]
+    for dataflow, active in forms:
+        placement = plan_placement(
+            LocalContext(statements, dataflow, lambda _: Arrangement(), active, memory),
+            inputs,
+            seeds,
+            sizes,
+            single_machine,
         )
-        given = placing.inputs
-        if all(name in placing.co_located for name in placing.rounds if flow.operators[name].retires_operators):
+        inputs = placement.inputs
+        if all(name in placement.co_located for name in placement.rounds if dataflow.operators[name].retires_operators):
             break
-    reached = {v: t for v, t in batch.targets.items() if t.sink in placing.rounds}
-    tables = {v: target.table for v, target in reached.items()}
-    home = _co_located_views(batch, flow, placing, reached)
-    soon = frozenset(v for v in home if home[v] and tables[v].is_stored and not placing.rounds[reached[v].sink])
-    parts, reports = batch.partitions, None
-    if soon and batch.pipelined_commit is not None:
-        parts = count_tasks(batch.inputs, environment.task_slots, environment.spark, fine_grained=True)
-        reports = batch.pipelined_commit.begin(StateDirectory(environment.directory), number, parts, soon, tables)
-    arranged = _write_runs(environment.directory, number, placing.driver_runs, environment.durable)
-    written: list[Path] = []
+    targets = {v: t for v, t in batch.targets.items() if t.sink in placement.rounds}
+    tables = {v: target.table for v, target in targets.items()}
+    co_located = _co_located_views(batch, dataflow, placement, targets)
+    pipelined_views = frozenset(
+        v for v in co_located if co_located[v] and tables[v].is_stored and not placement.rounds[targets[v].sink]
+    )
+    partitions, reports = batch.partitions, None
+    if pipelined_views and batch.pipelined_commit is not None:
+        partitions = count_tasks(batch.inputs, environment.task_slots, environment.spark, fine_grained=True)
+        reports = batch.pipelined_commit.begin(
+            StateDirectory(environment.directory), number, partitions, pipelined_views, tables
+        )
+    driver_entries = _write_runs(environment.directory, number, placement.driver_runs, environment.durable)
+    split_files: list[Path] = []
     messages: list[Message] = []
-    shares: dict[tuple[str, int], InputSplit] = {}
-    for name, source in placing.inputs.items():
-        if near and isinstance(source, MemoryRows) and not is_driver_sized(source):
-            written.append(StateDirectory(environment.directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
-            divided = write_splits(source.table, str(written[-1]), parts)
+    splits: dict[tuple[str, int], InputSplit] = {}
+    for name, source in placement.inputs.items():
+        if single_machine and isinstance(source, MemoryRows) and not is_driver_sized(source):
+            split_files.append(StateDirectory(environment.directory) / f"b{number}-{secrets.token_hex(6)}.vkr")
+            source_splits = write_splits(source.table, str(split_files[-1]), partitions)
         else:
-            divided = source.splits(duck, parts, memory)
-        for index, share in enumerate(divided):
-            shares[name, index] = share
-            messages.append((index % parts, name, index, b""))
-    messages += [m for consumer, port, delta in seeds for m in route_rows(consumer, port, delta, parts)]
-    arranging = active - {e.slot.split("/")[0] for e in arranged}
-    errand = _task_context(environment, number, flow, arranging, min(parts, environment.task_slots) if near else 1, 1)
-    kind = (errand.dataflow_handle, [n for n, g in given.items() if g.count], sum(g.count or 0 for g in given.values()))
-    later = count_later_tasks(parts, environment.task_slots, environment.dataflows.expected_bytes(*kind))
-    every = StageTaskContext(
-        **errand.__dict__,
-        rounds=placing.rounds,
-        co_located=placing.co_located,
-        skew_balanced=placing.skew_balanced,
-        driver_entries={e.slot: e for e in arranged},
-        splits=shares,
-        partitions=parts,
-        later_tasks=later,
+            source_splits = source.splits(statements, partitions, memory)
+        for index, split in enumerate(source_splits):
+            splits[name, index] = split
+            messages.append((index % partitions, name, index, b""))
+    messages += [m for consumer, port, delta in seeds for m in route_rows(consumer, port, delta, partitions)]
+    active_in_tasks = active - {e.slot.split("/")[0] for e in driver_entries}
+    task_context = _task_context(
+        environment,
+        number,
+        dataflow,
+        active_in_tasks,
+        min(partitions, environment.task_slots) if single_machine else 1,
+        1,
+    )
+    workload = (
+        task_context.dataflow_handle,
+        [n for n, g in inputs.items() if g.count],
+        sum(g.count or 0 for g in inputs.values()),
+    )
+    later_tasks = count_later_tasks(partitions, environment.task_slots, environment.dataflows.expected_bytes(*workload))
+    stage_context = StageTaskContext(
+        **task_context.__dict__,
+        rounds=placement.rounds,
+        co_located=placement.co_located,
+        skew_balanced=placement.skew_balanced,
+        driver_entries={e.slot: e for e in driver_entries},
+        splits=splits,
+        partitions=partitions,
+        later_tasks=later_tasks,
         url=environment.url,
-        consolidated=placing.consolidated,
+        consolidated=placement.consolidated,
         targets=batch.targets,
-        co_located_views=frozenset(home),
+        co_located_views=frozenset(co_located),
         report_plan=reports,
     )
-    handle = environment.spark.sparkContext.broadcast(every)
-    levels: list[RoundTask | UpsertTask] = [
-        RoundTask(handle, errand.dataflow_handle.broadcast, level)
-        for level in range(1 + max(placing.rounds.values(), default=0))
+    handle = environment.spark.sparkContext.broadcast(stage_context)
+    round_tasks: list[RoundTask | UpsertTask] = [
+        RoundTask(handle, task_context.dataflow_handle.broadcast, round_number)
+        for round_number in range(1 + max(placement.rounds.values(), default=0))
     ]
-    if reached.keys() - home.keys():
-        levels.append(UpsertTask(handle, errand.dataflow_handle.broadcast))
-    rounds = f"{len(levels)} rounds" if len(levels) > 1 else "1 round"
+    if targets.keys() - co_located.keys():
+        round_tasks.append(UpsertTask(handle, task_context.dataflow_handle.broadcast))
+    rounds = f"{len(round_tasks)} rounds" if len(round_tasks) > 1 else "1 round"
     try:
         with _raise_job_errors(number):
-            job = partial(_run_round_job, environment.spark, messages, levels, parts, later)
+            job = partial(_run_round_job, environment.spark, messages, round_tasks, partitions, later_tasks)
             description = f"viewkeeper batch {number}, {rounds}: {views_text(names)}"
-            count = parts + later * (len(levels) - 1)
-            meanwhile = (
+            task_count = partitions + later_tasks * (len(round_tasks) - 1)
+            concurrent_work = (
                 None if batch.pipelined_commit is None or reports is None else batch.pipelined_commit.apply_reports
             )
-            results = run_job(environment.spark, description, job, count, batch.progress, meanwhile)
-            environment.dataflows.observe(*kind, _busiest_round_bytes(results))
+            results = run_job(environment.spark, description, job, task_count, batch.progress, concurrent_work)
+            environment.dataflows.observe(*workload, _busiest_round_bytes(results))
     finally:
         handle.destroy()
-        for path in written:
+        for path in split_files:
             path.unlink(missing_ok=True)
-    return flow, results, arranged
+    return dataflow, results, driver_entries
 
 
 def _co_located_views(
     batch: _SparkBatch, variant: Dataflow, placement: Placement, targets: Mapping[int, ViewTarget]
 ) -> Mapping[int, bool]:
-    """Views whose rows need not travel, found in the flow as views are written: its `form` makes the same rows."""
-    begun = [n for n, g in placement.inputs.items() if not is_empty(g)]
-    live = batch.dataflow.reachable([*begun, *(consumer for consumer, _, _ in batch.seeds)], batch.active)
+    """Return the views whose rows need no exchange. The unshared dataflow decides; the variant has the same rows."""
+    starting = [name for name, source in placement.inputs.items() if not is_empty(source)]
+    live = batch.dataflow.reachable([*starting, *(consumer for consumer, _, _ in batch.seeds)], batch.active)
     return co_located_views(batch.dataflow, live, placement.co_located | variant.retired, placement.inputs, targets)
 
 
@@ -309,7 +342,7 @@ def _task_context(
     concurrent_tasks: int,
     threads: int,
 ) -> TaskContext:
-    """`beside`: tasks that share the lane's memory."""
+    """Return the context of a batch's tasks; `concurrent_tasks` of them share the lane's memory."""
     return TaskContext(
         dataflow_handle=environment.dataflows.dataflow_handle(environment.spark, dataflow),
         active=active,
@@ -325,59 +358,60 @@ def _task_context(
 
 @contextmanager
 def _raise_job_errors(number: int) -> Iterator[None]:
-    """A job that fails is a StoreError."""
+    """Raise a failed job as a StoreError."""
     try:
         yield
     except Exception as error:
-        if (ended := explain_jvm_error(error)) is not None:
-            raise type(ended)(
-                f"The Spark job of batch {number} failed: {ended.message}", hint=f"Nothing was published. {ended.hint}"
+        if (session_error := explain_jvm_error(error)) is not None:
+            raise type(session_error)(
+                f"The Spark job of batch {number} failed: {session_error.message}",
+                hint=f"Nothing was published. {session_error.hint}",
             ) from error
-        said, advice = cause(error), "correct the cause"
-        if "No module named 'viewkeeper'" in said:
+        text, advice = cause(error), "correct the cause"
+        if "No module named 'viewkeeper'" in text:
             advice = "set PYSPARK_PYTHON to a Python that has viewkeeper before the Spark session is made"
         raise StoreError(
-            f"The Spark job of batch {number} failed: {said}",
+            f"The Spark job of batch {number} failed: {text}",
             hint=f"Nothing was published; {advice}, and refresh again.",
         ) from error
 
 
 def _busiest_round_bytes(messages: Iterable[Message]) -> int:
-    """Bytes that came to the busiest round after the first."""
-    came: dict[int, int] = defaultdict(int)
-    for _, node, level, payload in messages:
+    """Return the bytes that the busiest round after the first has received."""
+    received: dict[int, int] = defaultdict(int)
+    for _, node, round_number, payload in messages:
         if node == RECEIVED_BYTES:
-            came[level] += int(payload)
-    return max(came.values(), default=0)
+            received[round_number] += int(payload)
+    return max(received.values(), default=0)
 
 
 def _run_round_job(
     spark: Any, messages: Sequence[Message], rounds: Sequence[RoundTask | UpsertTask], partitions: int, later_tasks: int
 ) -> list[Message]:
-    """The rounds as one job, of `parts` tasks the first and of `later` each of the others.
+    """Run the rounds as one job, with `partitions` tasks in the first round and `later_tasks` in each other one.
 
-    Nothing counts before its end, so a job that Spark gives up is simply run again.
+    Nothing takes effect before the job's end, so a job that Spark aborts is run again.
 
-    It does so when an executor dies with what later rounds read and some tasks of the last round are done: whatever
-    they read came from a shuffle, and Spark may not know that it would be the same again.
+    Spark aborts it if an executor dies with shuffle data that later rounds need, after some tasks of the last round are
+    done: Spark does not know that recomputing the shuffle would give the same rows.
     """
-    begun: list[list[Message]] = [[] for _ in range(partitions)]
+    first_messages: list[list[Message]] = [[] for _ in range(partitions)]
     for message in messages:
-        begun[message[0]].append(message)
-    for left in reversed(range(_ATTEMPTS)):
+        first_messages[message[0]].append(message)
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            rdd = spark.sparkContext.parallelize(begun, partitions).flatMap(_identity)
-            for number, level in enumerate(rounds):
+            rdd = spark.sparkContext.parallelize(first_messages, partitions).flatMap(_identity)
+            for number, round_task in enumerate(rounds):
                 if number:
                     rdd = (
                         rdd.keyBy(_partition_of)
                         .partitionBy(later_tasks, partial(_task_of, partitions, later_tasks))
                         .values()
                     )
-                rdd = rdd.mapPartitions(level)
+                rdd = rdd.mapPartitions(round_task)
             return cast(list[Message], rdd.collect())
         except Exception as error:
-            if not left or _ABORT_TEXT not in str(error):
+            if not attempts_left or _ABORT_TEXT not in str(error):
                 raise
     raise Defect("The last attempt returns or raises")
 
@@ -408,23 +442,23 @@ def _collect_result(
     staged_files: StagedFiles,
     pipelined_commit: PipelinedCommit | None = None,
 ) -> SparkResult:
-    reached: dict[int, list[pa.Table]] = defaultdict(list)
+    deltas: dict[int, list[pa.Table]] = defaultdict(list)
     changed: list[tuple[int, bytes]] = []
     entries: list[RunEntry] = []
     for _, node, port, payload in messages:
         if node == OPERATOR_ERROR:
-            failed = json.loads(payload)
-            members = [FailedMember(table, bytes.fromhex(key), said) for table, key, said in failed["members"]]
-            told = OperatorError(failed["operator"], failed["message"], members)
-            raise on_error(dataflow.operators[failed["operator"]], told)
+            content = json.loads(payload)
+            members = [FailedMember(table, bytes.fromhex(key), text) for table, key, text in content["members"]]
+            error = OperatorError(content["operator"], content["message"], members)
+            raise on_error(dataflow.operators[content["operator"]], error)
         if node == CORRUPT_STATE:
-            failed = json.loads(payload)
-            damage = _DAMAGE_CLASSES.get(failed["kind"], CorruptState)(failed["message"], hint=failed["hint"])
-            raise on_error(dataflow.operators[failed["operator"]], damage)
+            content = json.loads(payload)
+            damage = _DAMAGE_CLASSES.get(content["kind"], CorruptState)(content["message"], hint=content["hint"])
+            raise on_error(dataflow.operators[content["operator"]], damage)
         if node == SINK_ROWS:
-            reached[port].append(decode_payload(payload))
+            deltas[port].append(decode_payload(payload))
         elif node == STAGED_ROWS:
-            reached[port].append(staged_files.table(StagedTable(*json.loads(payload))))
+            deltas[port].append(staged_files.table(StagedTable(*json.loads(payload))))
         elif node == STAGED_CHANGES:
             changed.append((port, payload))
         elif node == RECEIVED_BYTES:
@@ -433,5 +467,5 @@ def _collect_result(
             entries.extend(RunEntry.from_json(e) for e in json.loads(payload))
         else:
             raise Defect(f"Nobody took {node}")
-    left = changed if pipelined_commit is None else pipelined_commit.unapplied_changes(changed)
-    return SparkResult(dict(reached), collect_changes(left, targets, staged_files), entries)
+    remaining = changed if pipelined_commit is None else pipelined_commit.unapplied_changes(changed)
+    return SparkResult(dict(deltas), collect_changes(remaining, targets, staged_files), entries)

@@ -1,7 +1,10 @@
-"""The Spark session of a handle: for planning and for the Spark lane, started only when needed.
+"""The Spark session of a handle, for planning and for the Spark lane; it is started only when needed.
 
-A session that was given may come to run batches. A Python worker takes a second or two to start and to read our code,
-which the first batch would wait for; so who maintains has them started in the background, once an application.
+A user's session may later run batches. A Python worker takes a second or two to start and to import the code, and the
+first batch would wait for that. The maintainer therefore starts the workers in the background, once for each Spark
+application.
+
+This module also checks that the session's workers can reach the store and its state.
 """
 
 from __future__ import annotations
@@ -28,34 +31,34 @@ _TASK_MODULES = (
     "viewkeeper.runtime.spark.sink_tasks",
 )
 _started_applications: set[str] = set()
-"""Applications whose workers were told to start."""
+"""Ids of applications whose workers were started."""
 _inherited_contexts: list[Any] = []
-"""Spark's contexts of the processes of which this one is a fork."""
+"""Spark contexts inherited from parent processes by fork."""
 _log = logging.getLogger("viewkeeper.batch")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a session's tasks run. `is_here`: on this machine, beside the driver."""
+    """The cores of a session's cluster. `is_local`: tasks run on the driver's machine."""
 
     cores: int
     is_local: bool
 
 
 class SparkProvider(Protocol):
-    """Gives a session, and says what it runs on without starting one."""
+    """Provides a Spark session, and describes its cluster without starting a session."""
 
     def __call__(self) -> Any: ...
 
     def cluster(self) -> Cluster | None:
-        """None if no session was given and none is running."""
+        """Return the cluster; None if the user gave no session and none is running."""
 
     def prepare(self) -> None:
-        """Somebody begins to maintain, maybe with it."""
+        """Called when a maintainer begins, which may use the session later."""
 
 
 class SparkSessions:
-    """Gives the session. It does not refer to the handle, which may be gone while its views are still maintained."""
+    """Provides the session. It does not refer to the handle, which may be lost while its views are still maintained."""
 
     def __init__(self, store: Store, user_session: Any) -> None:
         self._store, self._user_session = store, user_session
@@ -86,13 +89,16 @@ class SparkSessions:
         from viewkeeper.plan.catalyst import has_ended
 
         if has_ended(session):
-            return None  # batches go on without it
+            return None  # batches continue without it
         context = session.sparkContext
         return Cluster(max(1, int(context.defaultParallelism)), context.master.startswith("local"))
 
 
 def refuse_inherited() -> None:
-    """A context is a connection to its JVM: the answers to two processes would be mixed up, the parent's too."""
+    """Raise StoreError if the Spark context is inherited by fork.
+
+    A context is a connection to its JVM; with two processes, responses would reach the wrong one.
+    """
     if _inherited_contexts and _active_context() in _inherited_contexts:
         raise StoreError(
             "Spark was started by the process of which this one is a fork.",
@@ -101,7 +107,7 @@ def refuse_inherited() -> None:
 
 
 def _active_context() -> Any:
-    """The one that this process has, as far as it has loaded Spark at all."""
+    """Return the process's active Spark context; None if it has not imported Spark."""
     pyspark = sys.modules.get("pyspark")
     return None if pyspark is None else pyspark.SparkContext._active_spark_context
 
@@ -115,9 +121,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def start_workers(spark: Any) -> threading.Thread | None:
-    """Workers for all slots, in the background: who does so. None if this application's were started before.
+    """Start workers for all slots in a background thread; None if this application's workers were started before.
 
-    Nobody waits for it but the batch that comes meanwhile; what fails here fails there again, and is told there.
+    An error here is only logged; the first job raises it again.
     """
     try:
         context = spark.sparkContext
@@ -127,7 +133,7 @@ def start_workers(spark: Any) -> threading.Thread | None:
 
         use_this_python(context)
         _started_applications.add(context.applicationId)
-    except Exception as error:  # it is stopped, or one of Spark Connect
+    except Exception as error:  # the session is stopped, or is a Spark Connect session
         _log.debug("Spark's workers are not started ahead: %s", error)
         return None
     thread = threading.Thread(target=_run_start_job, args=(context,), name="viewkeeper-workers", daemon=True)
@@ -138,28 +144,28 @@ def start_workers(spark: Any) -> threading.Thread | None:
 def _run_start_job(context: Any) -> None:
     try:
         slots = max(1, int(context.defaultParallelism))
-        context.setJobDescription("viewkeeper: workers start")  # of this thread's jobs
+        context.setJobDescription("viewkeeper: workers start")  # for this thread's jobs only
         context.parallelize(range(slots), slots).foreachPartition(_import_task_modules)
-    except Exception as error:  # it may be stopped by now
+    except Exception as error:  # the session may be stopped by now
         _log.debug("Spark's workers were not started ahead: %s", error)
 
 
 def _import_task_modules(_: Iterable[Any]) -> None:
-    """In a worker: what every task needs of our code, and a DuckDB that was opened once."""
+    """In a worker: import the modules that every task needs, and open DuckDB once."""
     for name in _TASK_MODULES:
         importlib.import_module(name)
     importlib.import_module("viewkeeper.resources.prepared_statements").connect().close()
 
 
-# Whether Spark's workers can open the store and the maintainer's state at all.
+# The reachability check: whether Spark's workers can open the store and the maintainer's state.
 #
-# Some stores are files of one machine (LMDB, and its state). On a cluster whose workers run elsewhere a job would fail
-# half-way, or worse, find another file under the same name. Of a store that all can reach, the state may be in a
-# directory of this machine: then workers elsewhere must have it mounted.
+# Some stores are files of one machine (LMDB and its state). On a cluster with workers on other machines a job would
+# fail half-way, or find a different file under the same name. The state of a store that all machines can reach may
+# still be in a directory of the driver's machine; workers on other machines must then have it mounted.
 #
-# So the driver leaves a mark in the state directory, and a worker must read it there: before the first job of a
-# session, when nothing has been started, and again in every task, since executors come and go. A worker that does not
-# see the state says just that; it is never taken for damage.
+# The driver therefore writes a marker file to the state directory, and workers must read the same marker: before the
+# first job of a session, and in every task, since executors join and leave. A worker that cannot reach the state
+# reports exactly that, so it is never mistaken for damaged state.
 
 
 MACHINE_VARIABLE = "VIEWKEEPER_MACHINE"
@@ -171,8 +177,11 @@ _MARKER_FILE = ".reach"
 
 @dataclass(frozen=True)
 class ReachabilityCheck:
-    """What a worker must see: the directory `path` with this `mark` in it (None: it cannot be written, so just the
-    directory), and, if all must be on one, the `machine`."""
+    """What a worker must be able to reach.
+
+    The directory `path` must contain this `marker`; None if the marker cannot be written, then the directory must
+    exist. If `machine` is set, the worker must run on that machine.
+    """
 
     url: str
     path: str
@@ -180,13 +189,13 @@ class ReachabilityCheck:
     machine: str | None
 
     def is_reachable(self) -> bool:
-        """Whether this process does."""
+        """Whether this process passes the check."""
         if self.machine is not None and machine_name() != self.machine:
             return False
         return Path(self.path).is_dir() and (self.marker is None or _read_marker(self.path) == self.marker)
 
     def refusal(self, task_text: str) -> Unsupported:
-        """The error for workers that do not."""
+        """Return the error for workers that fail the check."""
         if self.machine is not None:
             return Unsupported(
                 f"{self.url} is a database of one machine, and {task_text} ran where it is not. Nothing was published.",
@@ -200,14 +209,14 @@ class ReachabilityCheck:
 
 
 def machine_name() -> str:
-    """A name of the machine that this process runs on."""
+    """Return a name that identifies the machine of this process."""
     return os.environ.get(MACHINE_VARIABLE) or (
         _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else os.uname().nodename
     )
 
 
 def reachability_check(spark: Any, store: Store) -> ReachabilityCheck | None:
-    """What the workers of a session must see of a store; None if there is nothing that they might not."""
+    """Return the check for a session's workers; None if all of them can certainly reach the store and its state."""
     state = StateDirectory(store.state_path)
     if spark.sparkContext.master.startswith("local") or not (store.is_single_machine or state.is_local):
         return None
@@ -221,28 +230,28 @@ def reachability_check(spark: Any, store: Store) -> ReachabilityCheck | None:
 
 
 def is_single_machine(spark: Any, store: Store) -> bool:
-    """Whether all tasks run on one machine, where mapping a file of the state costs nothing (see `check_reach`)."""
+    """Whether all tasks run on one machine, where mapping a state file costs nothing (see `check_reachability`)."""
     return store.is_single_machine or bool(spark.sparkContext.master.startswith("local"))
 
 
 def check_reachability(spark: Any, store: Store) -> None:
-    """Raise Unsupported if some worker of the session does not see the store or its state."""
-    reach = reachability_check(spark, store)
-    if reach is None:
+    """Raise Unsupported if a worker of the session cannot reach the store or its state."""
+    check = reachability_check(spark, store)
+    if check is None:
         return
     context = spark.sparkContext
     slots = 2 * max(2, context.defaultParallelism)
 
-    def look(_: Iterable[Any]) -> Iterator[bool]:
-        yield reach.is_reachable()
+    def run_check(_: Iterable[Any]) -> Iterator[bool]:
+        yield check.is_reachable()
 
-    seen = context.parallelize(range(slots), slots).mapPartitions(look).collect()
-    if not all(seen):
-        raise reach.refusal(f"{seen.count(False)} of {slots} tasks on {context.master}")
+    results = context.parallelize(range(slots), slots).mapPartitions(run_check).collect()
+    if not all(results):
+        raise check.refusal(f"{results.count(False)} of {slots} tasks on {context.master}")
 
 
 def _ensure_marker(path: str) -> str | None:
-    """The mark of a directory, which is made if there is none and it may be."""
+    """Return the marker of a directory; creates it if there is none and the directory is writable."""
     with suppress(OSError):
         descriptor = os.open(Path(path) / _MARKER_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:

@@ -1,9 +1,9 @@
-"""A batch that is too small to be divided: one task, one stage, and in it the rounds as the driver runs them.
+"""A small batch as a single Spark task, which runs all operators with the driver lane's scheduler.
 
-Each statement of a round costs a fraction of a millisecond however few its rows are, and each round a stage of Spark.
-Divided, a batch pays both once for every task and every round; below some number of rows (`placing.ROWS_A_TASK`) that
-is most of it. In one task nothing is exchanged, so all rounds are one. Where all tasks run on one machine it may use
-all of the batch's threads.
+Each statement costs a fraction of a millisecond however few its rows are, and each round costs a Spark stage. A divided
+batch pays the former for every task and every round; below `placement.ROWS_PER_TASK` rows this is most of its time. A
+single task needs no exchange, so all rounds are one. If all tasks run on one machine, it may use all threads of the
+batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from viewkeeper.runtime.spark.worker_cache import TaskContext
 
 @dataclass(frozen=True)
 class SingleTask:
-    """The work of the one task. `shares`: rows that it fetches itself; the others come as its partition."""
+    """The work of the single task. `splits`: rows that it fetches itself; other rows are its Spark partition."""
 
     context: TaskContext
     splits: Mapping[str, Sequence[InputSplit]]
@@ -50,49 +50,53 @@ class SingleTask:
     def __call__(self, rows: Iterable[tuple[str, bytes]]) -> Iterator[Message]:
         failpoints.hit("task.before")
         tcp_quickack.disable_delayed_acks()
-        given: dict[str, InputSource] = {name: _SplitRows(each) for name, each in self.splits.items()}
-        given |= _decode_inputs(rows)  # all of it, so that the worker is reused
-        errand = self.context
-        if errand.reachability is not None and not errand.reachability.is_reachable():
+        inputs: dict[str, InputSource] = {name: _SplitRows(splits) for name, splits in self.splits.items()}
+        inputs |= _decode_inputs(rows)  # reads all input, so that Spark reuses the worker
+        context = self.context
+        if context.reachability is not None and not context.reachability.is_reachable():
             yield state_unreachable_message()
             return
         try:
-            messages = list(self._run(given))
-        except _ReportedFailure as told:
-            messages = [told.message]
+            messages = list(self._run(inputs))
+        except _ReportedFailure as failure:
+            messages = [failure.message]
         failpoints.hit("task.after")
         yield from messages
 
     def _run(self, inputs: Mapping[str, InputSource]) -> Iterator[Message]:
-        errand, here = self.context, worker_cache.cache_for(self.context)
-        flow = errand.dataflow_handle.load()
-        several = errand.threads > 1 and has_parallel_work(errand.active)
-        duck = here.pool.primary if several else here.pool.use_primary(1)
-        site = LocalContext(duck, flow, partial(here.arrangement, errand), errand.active, here.memory)
-        reached = run_operators(site, inputs, self.seeds, _report_failure, here.pool if several else None)
-        for view, deltas in reached.items():
+        context, cache = self.context, worker_cache.cache_for(self.context)
+        dataflow = context.dataflow_handle.load()
+        is_parallel = context.threads > 1 and has_parallel_work(context.active)
+        statements = cache.pool.primary if is_parallel else cache.pool.use_primary(1)
+        local_context = LocalContext(
+            statements, dataflow, partial(cache.arrangement, context), context.active, cache.memory
+        )
+        sink_deltas = run_operators(
+            local_context, inputs, self.seeds, _report_failure, cache.pool if is_parallel else None
+        )
+        for view, deltas in sink_deltas.items():
             for delta in deltas:
-                yield from ((0, SINK_ROWS, view, p) for p in encode_payloads(delta))
-        entries = here.write(errand, "0", site.new_runs)
+                yield from ((0, SINK_ROWS, view, payload) for payload in encode_payloads(delta))
+        entries = cache.write(context, "0", local_context.new_runs)
         yield 0, NEW_RUNS, 0, json.dumps([e.to_json() for e in entries]).encode()
 
 
 def _decode_inputs(rows: Iterable[tuple[str, bytes]]) -> dict[str, InputSource]:
-    found: dict[str, list[pa.Table]] = defaultdict(list)
+    tables_by_input: dict[str, list[pa.Table]] = defaultdict(list)
     for name, payload in rows:
-        found[name].append(decode_payload(payload))
-    return {name: MemoryRows(pa.concat_tables(tables)) for name, tables in found.items()}
+        tables_by_input[name].append(decode_payload(payload))
+    return {name: MemoryRows(pa.concat_tables(tables)) for name, tables in tables_by_input.items()}
 
 
 @dataclass(frozen=True)
 class _SplitRows:
-    """Rows that the task fetches when they are needed."""
+    """Input splits that the task fetches when an operator reads them."""
 
     pieces: Sequence[InputSplit]
     count: None = None
 
     def read(self, statements: PreparedStatements, memory: MemoryBudget) -> pa.Table:
-        fetched = [share.fetch(statements, memory) for share in self.pieces]
+        fetched = [split.fetch(statements, memory) for split in self.pieces]
         return fetched[0] if len(fetched) == 1 else pa.concat_tables(fetched)
 
     def splits(self, statements: PreparedStatements, task_count: int, memory: MemoryBudget) -> Sequence[InputSplit]:
@@ -100,7 +104,10 @@ class _SplitRows:
 
 
 class _ReportedFailure(Exception):
-    """No error of the task, which would be tried again: a row's, or the state's. The driver hears of it."""
+    """Raised to end the task without failing it, because Spark would retry a failed task.
+
+    The message is returned to the driver, which raises the evaluation error or the damage that it describes.
+    """
 
     def __init__(self, message: Message) -> None:
         self.message = message

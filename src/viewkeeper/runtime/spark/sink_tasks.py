@@ -1,7 +1,8 @@
-"""The last level of a divided batch: each task resolves its share of the views' changes, by key, and stages it.
+"""The last round of a divided batch: each task resolves its views' changes, by range of keys, and stages them.
 
-It is there for rows that had to travel once more; those that are at home (`resolving`) were resolved where they were.
-The driver is told where the puts and deletes lie; it reads them when it publishes, and holds none of them.
+It runs only for views whose rows need an exchange by key; those of co-located views were resolved in earlier rounds
+(`upsert_tasks`). Tasks report the locations of the staged upserts and tombstones. The driver maps them when it
+publishes, so it holds none of them in memory.
 """
 
 from __future__ import annotations
@@ -23,42 +24,43 @@ from viewkeeper.runtime.spark.upsert_tasks import ViewTarget, stage_upserts
 from viewkeeper.store.contract.store import StreamChange, ViewChange
 
 _LAST_ROUND = -1
-"""The level of this round."""
+"""The number by which this round reports its received bytes."""
 
 
 @dataclass(frozen=True)
 class UpsertTask:
-    """The work of one task (`task.Level`)."""
+    """The work of one task of the last round."""
 
     context: Any
     dataflow: Any = None
 
     def __call__(self, received: Iterable[Message]) -> Iterator[Message]:
         tcp_quickack.disable_delayed_acks()
-        onward: list[Message] = []
-        sunk: dict[int, list[pa.Table]] = defaultdict(list)
+        output: list[Message] = []
+        sink_deltas: dict[int, list[pa.Table]] = defaultdict(list)
         size = 0
         for message in received:
             if message[1] == SINK_ROWS:
                 size += len(message[3])
-                sunk[message[2]].append(decode_payload(message[3]).drop_columns([HASH]))
+                sink_deltas[message[2]].append(decode_payload(message[3]).drop_columns([HASH]))
             else:
-                onward.append(message)
-        if sunk:
-            job: StageTaskContext = self.context.value
-            sees = (
-                job.reachability is None or job.reachability.is_reachable()
-            )  # an executor may have joined since the round before
-            onward += self._stage_upserts(job, sunk) if sees else [state_unreachable_message()]
-            onward.append(placement.received_bytes_message(_LAST_ROUND, size))
-        yield from onward
+                output.append(message)
+        if sink_deltas:
+            stage_context: StageTaskContext = self.context.value
+            # An executor may have joined since the previous round.
+            can_reach_state = stage_context.reachability is None or stage_context.reachability.is_reachable()
+            output += (
+                self._stage_upserts(stage_context, sink_deltas) if can_reach_state else [state_unreachable_message()]
+            )
+            output.append(placement.received_bytes_message(_LAST_ROUND, size))
+        yield from output
 
     def _stage_upserts(self, context: StageTaskContext, sink_deltas: Mapping[int, Sequence[pa.Table]]) -> list[Message]:
-        here = worker_cache.cache_for(context)
-        staging = here.create_staging_file(context)
+        cache = worker_cache.cache_for(context)
+        staging = cache.create_staging_file(context)
         try:
             return stage_upserts(
-                context.url, context.targets, sink_deltas, here.pool.use_primary(1), here.memory, staging
+                context.url, context.targets, sink_deltas, cache.pool.use_primary(1), cache.memory, staging
             )
         finally:
             staging.close()
@@ -67,15 +69,15 @@ class UpsertTask:
 def collect_changes(
     staged_changes: Sequence[tuple[int, bytes]], targets: Mapping[int, ViewTarget], staged_files: StagedFiles
 ) -> list[ViewChange | StreamChange]:
-    """In the driver: what tasks have staged, by view."""
+    """In the driver: return the changes that tasks have staged, one for each view."""
     parts: dict[int, list[list[pa.Table]]] = defaultdict(list)
     for view, payload in staged_changes:
-        parts[view].append([staged_files.table(StagedTable(*where)) for where in json.loads(payload)["where"]])
-    found: list[ViewChange | StreamChange] = []
-    for view, each in parts.items():
-        # One part is taken as it is: Arrow forgets how many rows there are where a key has no columns, and the rows of
-        # such a view are all one task's.
-        tables = [side[0] if len(side) == 1 else pa.concat_tables(side) for side in zip(*each, strict=True)]
+        parts[view].append([staged_files.table(StagedTable(*location)) for location in json.loads(payload)["where"]])
+    changes: list[ViewChange | StreamChange] = []
+    for view, view_parts in parts.items():
+        # A single part is not concatenated, since Arrow loses the row count of a table without columns. A view whose
+        # key has no columns always has a single part.
+        tables = [side[0] if len(side) == 1 else pa.concat_tables(side) for side in zip(*view_parts, strict=True)]
         table = targets[view].table
-        found.append(ViewChange(table, *tables) if len(tables) == 2 else StreamChange(table, tables[0]))
-    return found
+        changes.append(ViewChange(table, *tables) if len(tables) == 2 else StreamChange(table, tables[0]))
+    return changes

@@ -1,9 +1,9 @@
-"""Rows that a task leaves in a file for the driver: what it made passes neither through Spark nor through memory.
+"""Staging files: a task writes rows for the driver to a file, so that they pass neither through Spark nor memory.
 
-    Arrow IPC streams, one for each table, one after the other; the task's report says where each lies
+    Arrow IPC streams, one for each table, one after another; the task's report has the location of each
 
-The file's name is that of one attempt. It counts when the report arrives, and is taken then: mapped, and removed at
-once, as memory's own files are (`store.memory`). What nobody takes is garbage, as a run that no manifest lists.
+The file's name is unique to one attempt of a task. The file is used only if the report arrives; the driver then maps
+it, and deletes it at the end of the job. A file without a report is garbage, like a run file that no manifest lists.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from viewkeeper.errors import StoreError
 from viewkeeper.resources.directory import StateDirectory
 
 _MAX_BATCH_ROWS = 1 << 18
-"""Rows of a record batch at most."""
+"""Maximum number of rows of a record batch."""
 
 
 class StagedTable(NamedTuple):
-    """Where a table lies."""
+    """The location of a staged table."""
 
     file: str
     offset: int
@@ -31,7 +31,7 @@ class StagedTable(NamedTuple):
 
 
 class StagingFile:
-    """A file of batch `number` in the making; there is none before something is added."""
+    """Writes a staging file of batch `number`; the file is created when the first table is added."""
 
     def __init__(self, directory: StateDirectory, number: int) -> None:
         self._directory = directory
@@ -42,13 +42,13 @@ class StagingFile:
         with self._raise_write_errors():
             if self._file is None:
                 self._file = pa.OSFile(str(self._directory / self._name), "wb")
-            begun = self._file.tell()
+            start = self._file.tell()
             with pa.ipc.new_stream(self._file, table.schema) as writer:
                 writer.write_table(table, max_chunksize=_MAX_BATCH_ROWS)
-            return StagedTable(self._name, begun, self._file.tell() - begun)
+            return StagedTable(self._name, start, self._file.tell() - start)
 
     def close(self) -> None:
-        """The file is whole, and where others find it."""
+        """Complete the file, and upload it if the state directory is an object store."""
         if self._file is not None:
             with self._raise_write_errors():
                 self._file.close()
@@ -56,7 +56,7 @@ class StagingFile:
 
     @contextmanager
     def _raise_write_errors(self) -> Iterator[None]:
-        """A file that cannot be written is a StoreError, and is not there."""
+        """Raise a write error as a StoreError, and delete the file."""
         try:
             yield
         except OSError as error:
@@ -70,7 +70,7 @@ class StagingFile:
 
 
 class StagedFiles:
-    """The files of a job, in the driver: each is mapped when its first table is asked for, and removed by `clear`."""
+    """The staging files of a job, in the driver: each is mapped when its first table is read; `clear` deletes them."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._directory = directory

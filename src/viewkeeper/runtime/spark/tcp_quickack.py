@@ -1,9 +1,9 @@
-"""The connection between a Python worker and its JVM, TCP within a machine, waits for nothing.
+"""TCP_QUICKACK and TCP_NODELAY for the local TCP connection between a Python worker and its JVM.
 
-Spark writes what a task is to do, and then its rows. The system keeps the second back until the first is acknowledged
-(Nagle), and the worker's side acknowledges after 40 ms, in the hope of something to send along: in a batch that long
-nobody did anything, in most rounds, on all cores at once. So what was read is acknowledged when a task begins, and
-nothing that is written here is kept back.
+Spark writes the task's command, and then its rows. Nagle's algorithm delays the second write until the first one is
+acknowledged, and the worker's side delays the acknowledgement by 40 ms, because it expects data to send along. In most
+rounds all cores were idle for that time. Therefore the worker acknowledges at once when a task begins, and does not
+delay its own writes.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from pathlib import Path
 _ACKNOWLEDGE = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 _connections: dict[int, socket.socket | None] = {}
-"""By process: a worker has one connection for its life."""
+"""The worker's connection by process id; a worker has one connection for its lifetime."""
 
 
 def disable_delayed_acks() -> None:
-    """In a worker, before a task asks for its rows."""
+    """Acknowledge received data at once. A worker calls this before a task reads its rows."""
     if os.getpid() not in _connections:
         _connections.clear()
         _connections[os.getpid()] = _find_connection()
     connection = _connections[os.getpid()]
     if connection is not None and _ACKNOWLEDGE is not None:
-        with suppress(OSError):  # it is so until something is sent
+        with suppress(OSError):  # the setting is in effect until the worker sends data
             connection.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
 
 def _find_connection() -> socket.socket | None:
-    """The one TCP connection of a worker; None elsewhere, or if there are several, or none."""
+    """Return the only TCP connection of a worker; None outside a worker, or if there is not exactly one."""
     from pyspark import SparkFiles
 
     if not SparkFiles._is_running_on_worker or _ACKNOWLEDGE is None:
         return None
-    found: dict[object, socket.socket] = {}
+    connections: dict[object, socket.socket] = {}
     for name in (path.name for path in Path("/proc/self/fd").iterdir()):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                opened = socket.socket(fileno=os.dup(int(name)))
-                if opened.family in (socket.AF_INET, socket.AF_INET6):
-                    found.setdefault(opened.getpeername(), opened)
-    if len(found) != 1:
+                candidate = socket.socket(fileno=os.dup(int(name)))
+                if candidate.family in (socket.AF_INET, socket.AF_INET6):
+                    connections.setdefault(candidate.getpeername(), candidate)
+    if len(connections) != 1:
         return None
-    [connection] = found.values()
+    [connection] = connections.values()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

@@ -1,13 +1,12 @@
-"""Views whose changes tasks resolve, where their rows meet by key, and what a task makes of them.
+"""Upsert resolution in Spark tasks: which views need no exchange by key, and the resolution of their changes.
 
-What becomes of a key depends on its own rows only. So rows travel to the task that owns the hash of their view's key
-(`sinking`), unless they are *at home*, all rows of a key being one task's already:
+The result for a key depends on the key's own rows only. Rows are sent to the task that owns the hash of their view's
+key (`sink_tasks`), unless the view is *co-located*: one task has all rows of a key already, because they were
+distributed by columns that all belong to the view's key:
 
-    Δ sales (home: id) ──a lookup that stays──▶ placed (key: id)     a call names a key once: a share of the log
-                                                                      has what it was and what it became
-    aggregate (home: shop) ──────────────────▶ totals (key: shop)    a group's rows have travelled to its owner
-
-The columns of a home are all in the view's key, so rows that agree in the key agree in them.
+    Δ sales (by id) ──co-located lookup──▶ placed (key: id)     a call names a key once, so a split of the log has
+                                                                the key's row before and after
+    aggregate (by shop) ─────────────────▶ totals (key: shop)   a group's rows are at the task that owns the group
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from viewkeeper.store.registry import open_store
 
 @dataclass(frozen=True)
 class ViewTarget:
-    """A view's table, and the operator at its end, which is told of errors."""
+    """A view's table, and its sink operator, to which errors are attributed."""
 
     table: Table
     sink: str
@@ -60,10 +59,13 @@ def co_located_views(
     inputs: Mapping[str, InputSource],
     targets: Mapping[int, ViewTarget],
 ) -> Mapping[int, bool]:
-    """The views whose rows need not travel: `live` operators are reached in this batch, `staying` ones are lookups that
-    run where their source did. With each whether a share of the log is a range of its keys."""
-    found = {view: _log_order(dataflow, active, co_located, inputs, target) for view, target in targets.items()}
-    return {view: in_order for view, in_order in found.items() if in_order is not None}
+    """Return the co-located views, each with whether a split of the log is a range of the view's keys.
+
+    `active` operators are those that rows reach in this batch; `co_located` are lookups that run in their source's
+    task.
+    """
+    log_orders = {view: _log_order(dataflow, active, co_located, inputs, target) for view, target in targets.items()}
+    return {view: in_order for view, in_order in log_orders.items() if in_order is not None}
 
 
 def _log_order(
@@ -90,21 +92,21 @@ def _log_order(
 
 
 def _single_segment(operator: Operator, active: Set[str]) -> Segment | None:
-    """The one way by which rows come to it, if it is one."""
-    found = [segment for segment in operator.segments() if segment.source in active]
-    return found[0] if len(found) == 1 else None
+    """Return the only segment by which rows reach the operator in this batch; None if there are several or none."""
+    segments = [segment for segment in operator.segments() if segment.source in active]
+    return segments[0] if len(segments) == 1 else None
 
 
 def _source_columns(segment: Segment, columns: Sequence[str | None]) -> list[str | None]:
-    """The columns of its source that some of its own are; None where one is no column as it is."""
-    plain = {n.name: str(n.expr.value) for n in segment.exprs if n.expr.op == "column"}
-    return [plain.get(name) if name is not None else None for name in columns]
+    """Return the source column of each of these columns; None for one that is no unchanged source column."""
+    source_names = {n.name: str(n.expr.value) for n in segment.exprs if n.expr.op == "column"}
+    return [source_names.get(name) if name is not None else None for name in columns]
 
 
 def route_by_key(
     statements: PreparedStatements, target: ViewTarget, delta: pa.Table, partitions: int
 ) -> Iterator[Message]:
-    """A view's rows on their way to the tasks that own their keys; a bag's equal ones, which may be many, as one."""
+    """Route a view's rows to the tasks that own their keys; equal rows of a bag are merged first."""
     keys = ", ".join(quoted(k.column) for k in target.table.key)
     delta = delta.rename_columns([*(c.name for c in target.table.columns), WEIGHT])
     if target.table.is_bag:
@@ -126,33 +128,36 @@ def stage_upserts(
     split: int = -1,
     report_plan: ReportPlan | None = None,
 ) -> list[Message]:
-    """Puts and deletes of views, staged: where they lie. `url`: of the store; `share`: of the log that they are of,
-    which may be reported (`early`)."""
-    told: list[Message] = []
-    counted = _StoreRowCounts(url)
+    """Resolve and stage the upserts of views; return messages with their locations, or with an error.
+
+    `url` is the store's. `split` is the split of the log that the rows are from; `report_plan` adds the store's
+    encoding of large changes, for a pipelined commit.
+    """
+    messages: list[Message] = []
+    row_counts = _StoreRowCounts(url)
     try:
         for view, deltas in sink_deltas.items():
             target = targets[view]
             try:
                 with attribute_errors(target.sink):
-                    change = resolve_upserts(statements, counted, target.table, deltas, memory)
-            except Contradiction as wrong:
-                return [corrupt_state_message(target.sink, wrong)]
+                    change = resolve_upserts(statements, row_counts, target.table, deltas, memory)
+            except Contradiction as contradiction:
+                return [corrupt_state_message(target.sink, contradiction)]
             except OperatorError as failure:
                 return [operator_error_message(failure)]
             if change is not None:
                 tables = [change.delta] if isinstance(change, StreamChange) else [change.puts, change.deletes]
-                said: dict[str, Any] = {"where": [staging.add(table) for table in tables], "share": split}
+                content: dict[str, Any] = {"where": [staging.add(table) for table in tables], "share": split}
                 if report_plan is not None and (encoded := report_plan.encode_change(view, change)) is not None:
-                    said["encoded"] = staging.add(encoded)
-                told.append((0, STAGED_CHANGES, view, json.dumps(said).encode()))
+                    content["encoded"] = staging.add(encoded)
+                messages.append((0, STAGED_CHANGES, view, json.dumps(content).encode()))
     finally:
-        counted.close()
-    return told
+        row_counts.close()
+    return messages
 
 
 class _StoreRowCounts:
-    """Who knows how often a bag's rows are there: the store, opened when it is first asked."""
+    """Reads the stored counts of a bag's rows; the store is opened at the first read."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,13 +1,13 @@
-"""What a Python worker keeps between tasks, so that a batch costs its rows and not its beginnings.
+"""The worker cache: what a Spark Python worker keeps between tasks, so that a batch does not pay start-up costs again.
 
-    flows   by a token: sent once a session, read once a worker
-    crew    DuckDBs with the statements that they have prepared
-    runs    state files that were mapped and verified, and small runs that tasks of this worker wrote themselves
+    dataflows   by token: broadcast once for each session, unpickled once for each worker
+    pool        DuckDB connections with their prepared statements
+    runs        mapped and verified state files, and small runs that tasks of this worker wrote themselves
 
-Of state in an object store a task reads the pieces that its hashes are in. What one worker of an executor has verified
-the others take as it is.
+From state in an object store a task reads only the pieces that contain its hashes. A file that one worker of an
+executor has verified is not verified again by the others.
 
-None of it is truth: a worker that has just joined makes the same of what each batch names.
+Everything here is a cache: a new worker rebuilds it from the task context that each batch sends.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from viewkeeper.state.run_file import LazyRun, RunEntry, VerificationLog, open_r
 _MAX_DATAFLOWS = 8
 _MAX_DIRECTORIES = 2
 _MAX_UNUSED_TASKS = 16
-"""Tasks for which a run stays open that none of them asked for."""
+"""Number of tasks after which an unused run is closed."""
 _MAX_IN_MEMORY_ROWS = 100_000
-"""A run up to here is kept as it was made; a larger one is mapped when it is needed, so that it can be paged out."""
+"""A new run of at most this many rows is kept in memory; a larger one is mapped when needed, so it can be paged out."""
 
 _RETAINED_MEMORY_DIVISOR = 4
-"""The part of a task's memory that is kept from one to the next."""
+"""Freed memory up to this fraction of a task's memory is retained for the next task."""
 
 
 @dataclass(frozen=True)
 class DataflowHandle:
-    """A flow under its token; `handle` is Spark's broadcast of it."""
+    """A dataflow's token, and its Spark broadcast."""
 
     token: str
     broadcast: Any
 
     def load(self) -> Dataflow:
-        found = _dataflows.get(self.token)
-        if found is None:
-            found = _dataflows[self.token] = self.broadcast.value
+        dataflow = _dataflows.get(self.token)
+        if dataflow is None:
+            dataflow = _dataflows[self.token] = self.broadcast.value
             if len(_dataflows) > _MAX_DATAFLOWS:
                 _dataflows.popitem(last=False)
-        return found
+        return dataflow
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContext:
-    """What every task of a batch knows, however the batch is divided."""
+    """The context that every task of a batch receives, however the batch is divided."""
 
     dataflow_handle: DataflowHandle
     active: frozenset[str]
@@ -71,15 +71,15 @@ class TaskContext:
     number: int
     durable: bool
     memory: int
-    """Bytes that each task may take."""
+    """Memory budget of each task, in bytes."""
     threads: int
-    """That each task may use."""
+    """Number of threads of each task."""
     reachability: ReachabilityCheck | None = None
-    """What a task must see before it begins."""
+    """The check that the task can reach the state, if one is needed."""
 
 
 class WorkerCache:
-    """One for each state directory that this process works on. On an executor it holds on to its memory."""
+    """The cache for one state directory in this process. On an executor it retains freed memory."""
 
     def __init__(self, directory: str, threads: int, memory: int) -> None:
         self.directory = StateDirectory(directory)
@@ -96,15 +96,15 @@ class WorkerCache:
             retain_freed_memory(memory // _RETAINED_MEMORY_DIVISOR)
 
     def begin_task(self, memory: int) -> None:
-        """A task begins: runs that none has asked for in a while are let go of, since their files may be gone."""
+        """Begin a task: set its memory budget, and close unused runs, since their files may be deleted."""
         self.memory = self.pool.memory = MemoryBudget(memory).with_spill_directory(self.directory)
         self._task_count += 1
         self._close_runs([e for e, task in self._last_used.items() if task + _MAX_UNUSED_TASKS < self._task_count])
 
     def close_removed_runs(self) -> None:
-        """Runs whose files were removed: what is mapped of them takes space on the disk."""
-        gone = {file for file in {e.file for e in self._runs} if not (self.directory / file).exists()}
-        self._close_runs([e for e in self._runs if e.file in gone])
+        """Close runs whose files were deleted, because mapped files still occupy disk space."""
+        deleted_files = {file for file in {e.file for e in self._runs} if not (self.directory / file).exists()}
+        self._close_runs([e for e in self._runs if e.file in deleted_files])
 
     def _close_runs(self, entries: Sequence[RunEntry]) -> None:
         for entry in entries:
@@ -116,34 +116,34 @@ class WorkerCache:
         return Arrangement(tuple(self.run(e) for e in context.manifest.get(slot, ())))
 
     def run(self, entry: RunEntry) -> Run:
-        found = self._runs.get(entry)
-        if found is None:
-            find = partial(open_run, self.directory, entry, True, self._verified)
-            found = self._runs[entry] = LazyRun(entry, find) if self.is_remote else find()
+        run = self._runs.get(entry)
+        if run is None:
+            open_entry = partial(open_run, self.directory, entry, True, self._verified)
+            run = self._runs[entry] = LazyRun(entry, open_entry) if self.is_remote else open_entry()
             if not self.is_remote:
                 self._mapped_files.add(self.directory / entry.file)
         self._last_used[entry] = self._task_count
-        return found
+        return run
 
     def write(self, context: TaskContext, partition: str, runs: Mapping[str, Run]) -> list[RunEntry]:
-        """One container file with these runs; its name is that of this attempt alone."""
+        """Write the runs to one run file, whose name is unique to this attempt."""
         if not runs:
             return []
         self._create_directory()
         name = f"b{context.number}-{partition}-{secrets.token_hex(6)}.vkr"
         entries = write_run_file(self.directory, name, runs, fsync=context.durable)
-        for entry in entries:  # one that was written in pieces is no piece of itself
+        for entry in entries:  # an entry of a run that was written in pieces has fewer rows
             if entry.rows == runs[entry.slot].num_rows <= _MAX_IN_MEMORY_ROWS:
                 self._runs[entry], self._last_used[entry] = runs[entry.slot], self._task_count
         return entries
 
     def create_staging_file(self, context: TaskContext) -> StagingFile:
-        """A file for rows of views."""
+        """Return a staging file for rows of views."""
         self._create_directory()
         return StagingFile(self.directory, context.number)
 
     def _create_directory(self) -> None:
-        if not self._is_created:  # where a worker runs on another machine its copies are new
+        if not self._is_created:  # on another machine the local directory may not exist yet
             self.directory.create()
             self._is_created = True
 
@@ -154,8 +154,10 @@ class WorkerCache:
 
 
 def _verified_files() -> VerificationLog | None:
-    """Where the workers of an executor tell each other what they have verified: Spark's directory there, which ends
-    with the application. None outside of a worker."""
+    """Return the log by which an executor's workers share which files are verified; None outside of a worker.
+
+    It is in Spark's directory on the executor, which is deleted with the application.
+    """
     if not _is_on_executor():
         return None
     from pyspark import SparkFiles
@@ -166,43 +168,46 @@ def _verified_files() -> VerificationLog | None:
 _dataflows: OrderedDict[str, Dataflow] = OrderedDict()
 _caches: OrderedDict[str, WorkerCache] = OrderedDict()
 _frozen_names: set[str] = set()
-"""Those of both that were there when garbage was last looked for among everything."""
+"""Names of dataflows and caches at the last full garbage collection of Python objects."""
 
 
 def cache_for(context: TaskContext) -> WorkerCache:
-    """This process's worker for the errand."""
-    found = _caches.get(context.directory)
-    if found is not None and found.pool.size < context.threads:
+    """Return this process's cache for a task, and begin the task."""
+    cache = _caches.get(context.directory)
+    if cache is not None and cache.pool.size < context.threads:
         _caches.pop(context.directory).close()
-        found = None
-    if found is None:
-        found = _caches[context.directory] = WorkerCache(context.directory, context.threads, context.memory)
+        cache = None
+    if cache is None:
+        cache = _caches[context.directory] = WorkerCache(context.directory, context.threads, context.memory)
         if len(_caches) > _MAX_DIRECTORIES:
             _caches.popitem(last=False)[1].close()
     _caches.move_to_end(context.directory)
-    found.begin_task(context.memory)
+    cache.begin_task(context.memory)
     _freeze_objects()
-    return found
+    return cache
 
 
 def close_removed_runs() -> None:
-    """Nothing that this process keeps is of files that are no more."""
-    for each in _caches.values():
-        each.close_removed_runs()
+    """Close all cached runs of this process whose files were deleted."""
+    for cache in _caches.values():
+        cache.close_removed_runs()
 
 
 def _freeze_objects() -> None:
-    """What stays is passed over when garbage is looked for. Spark has its workers do that after every task, and to look
-    at all our code and plans takes longer than many a task: 45 ms."""
-    there = {*_dataflows, *_caches}
-    if there != _frozen_names and _is_on_executor():
+    """Freeze long-lived objects, so that Python's garbage collector skips them.
+
+    Spark's workers run the collector after every task; traversing all code and plans takes 45 ms, longer than many
+    tasks.
+    """
+    current = {*_dataflows, *_caches}
+    if current != _frozen_names and _is_on_executor():
         _frozen_names.clear()
-        _frozen_names.update(there)
-        gc.unfreeze()  # of what has gone since, circles too
+        _frozen_names.update(current)
+        gc.unfreeze()  # collects dropped objects too, including cycles
         gc.collect()
         gc.freeze()
 
 
 def _is_on_executor() -> bool:
-    files = sys.modules.get("pyspark.core.files")  # an executor's Python has loaded it
+    files = sys.modules.get("pyspark.core.files")  # a Python worker of an executor has imported this module
     return files is not None and bool(files.SparkFiles._is_running_on_worker)
