@@ -208,7 +208,7 @@ def _functions(listed: Iterable[Any]) -> Iterator[str]:
     yield "| written | OVER | to know |\n| --- | --- | --- |"
     for function in sorted(listed, key=lambda f: f.name):
         forms = ", ".join(f"`{form.translate(_BRACES)}`" for form in function.forms)
-        yield f"| {forms} | {'yes' if function.over else 'no'} | {_cell(function.note)} |"
+        yield f"| {forms} | {'yes' if function.allows_over else 'no'} | {_cell(function.note)} |"
     yield ""
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.integration.hbase.shop import expected, totals
 
 import viewkeeper as vk
+import viewkeeper_hbase
 from viewkeeper.errors import BadValue
 from viewkeeper_hbase.devserver.server import Server
 from viewkeeper_hbase.thrift.admin import ColumnFamily
@@ -45,7 +46,7 @@ money = lambda cents: struct.pack(">i", 2) + cents.to_bytes(4, "big", signed=Tru
 
 def stranger(hbase: Server, table: str, family: str, program: str) -> None:
     """Run a plain thriftpy2 client in another process: it does not import viewkeeper."""
-    thrift = Path(vk.__file__).parent / "store" / "hbase" / "hbase.thrift"
+    thrift = Path(viewkeeper_hbase.__file__).parent / "thrift" / "hbase.thrift"
     code = STRANGER.replace("%s", family) + textwrap.dedent(program) + "\nassert 'viewkeeper' not in sys.modules\n"
     done = subprocess.run(
         [sys.executable, "-c", code, str(thrift), hbase.host, str(hbase.port), table],

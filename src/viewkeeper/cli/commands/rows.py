@@ -82,7 +82,7 @@ def load(
             reject_file = None if strict else rejects or default_reject_file(target)
             options: dict[str, Any] = {
                 "rejects": reject_file,
-                "most": max_rejects,
+                "max_rejects": max_rejects,
                 "chunk": chunk,
                 "delimiter": delimiter,
             }
