@@ -37,7 +37,19 @@ def internal_names() -> frozenset[str]:
         "input0",
         "input1",
     }
-    for folder in ("operators", "plan", "commit", "read", "rounds", "capture", "store", "cli", "spark", "model"):
+    for folder in (
+        "operators",
+        "plan",
+        "commit",
+        "read",
+        "runtime",
+        "state",
+        "capture",
+        "store",
+        "cli",
+        "spark",
+        "model",
+    ):
         for file in (_SOURCE / folder).rglob("*.py"):
             text = file.read_text("utf-8")
             found |= {(a or b).lstrip(INTERNAL_PREFIX) for a, b in _SPOKEN.findall(text)}

@@ -90,7 +90,7 @@ def test_damage_that_a_statement_finds(shop: Any, caplog: pytest.LogCaptureFixtu
 
 
 def test_state_that_only_a_worker_cannot_read_is_not_made_anew(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    maintainer = shop._maintain()
+    maintainer = shop._acquire_maintainer()
 
     def elsewhere(*_: Any, **__: Any) -> Any:
         raise CorruptRun("The state file b1.vkr is damaged: it cannot be read.")

@@ -83,7 +83,7 @@ def evaluate(spark: SparkSession, group: Group) -> pa.Table:
     frame.createOrReplaceTempView("spark_side")
     analysed = spark.sql(_select(group, "spark_side"))._jdf.queryExecution().analyzed()
     jvm = spark._jvm
-    classes = jvm.org.apache.spark.sql.catalyst.read_expressions
+    classes = jvm.org.apache.spark.sql.catalyst.expressions
     struct_of = _singleton(jvm, "org.apache.spark.sql.catalyst.expressions.CreateStruct$")
     column_of = _singleton(jvm, "org.apache.spark.sql.classic.ExpressionUtils$")
     chosen = jvm.java.util.ArrayList()

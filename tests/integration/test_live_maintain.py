@@ -184,7 +184,7 @@ def test_a_refresh_that_may_suspend_nothing_raises_what_a_view_fails_on_and_publ
 def test_an_error_is_tried_again_then_ends_the_maintenance_and_shows(
     shop: Any, make_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maintainer = shop._maintain()
+    maintainer = shop._acquire_maintainer()
     calls = []
 
     def fails(*args: Any) -> None:
@@ -206,7 +206,7 @@ def test_an_error_is_tried_again_then_ends_the_maintenance_and_shows(
 
 
 def test_writers_wait_when_the_views_are_too_far_behind(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    maintainer = shop._maintain()
+    maintainer = shop._acquire_maintainer()
     go = threading.Event()
     commit = maintainer.store.commit
     monkeypatch.setattr(maintainer.store, "commit", lambda *args: (go.wait(30), commit(*args)))

@@ -117,7 +117,7 @@ def test_one_thread_is_no_process_more(
     for number in range(1, 5):
         change(shop, number)
         shop.refresh("driver")
-    assert shop._maintain().stage.local_executor._process_scheduler._processes._each == []
+    assert shop._acquire_maintainer().executor.local_executor._process_scheduler._processes._processes == []
 
 
 @pytest.mark.spark
@@ -181,7 +181,7 @@ def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.Mon
     )
     change(shop, 1)
     shop.refresh("driver")
-    company_of = shop._maintain().stage.local_executor._process_scheduler
+    scheduler_of = shop._acquire_maintainer().executor.local_executor._process_scheduler
     send = pool.send
 
     def interrupted(*args: Any) -> None:
@@ -191,13 +191,13 @@ def test_an_answer_that_comes_late_is_nobodys(shop: Any, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(pool, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            company_of._processes.warm_up(given[0])
-    assert company_of._processes._each == []
+            scheduler_of._processes.warm_up(given[0])
+    assert scheduler_of._processes._processes == []
     change(shop, 2)
     shop.refresh("driver")
-    [each] = company_of._processes._each
-    each.send(given[0][0]._replace(work=replace(given[0][0].work, number=99, rehearses=True)))
-    each._work = None  # as if nobody knew of it
+    [each] = scheduler_of._processes._processes
+    each.send(given[0][0]._replace(request=replace(given[0][0].request, number=99, is_warm_up=True)))
+    each._request = None  # as if nobody knew of it
     change(shop, 3)
     shop.refresh("driver")
     assert ran == [SEVERAL_PROCESSES, SEVERAL_PROCESSES, ONE_THREAD]
@@ -261,7 +261,7 @@ def test_state_that_a_partner_finds_damaged_is_mended(
     for number in (1, 2):
         change(shop, number)
         shop.refresh("driver")
-    state = Path(str(shop._maintain().stage.state.directory))
+    state = Path(str(shop._acquire_maintainer().executor.state.directory))
     shop.close()
     for file in state.glob("b*.vkr"):
         data = bytearray(file.read_bytes())

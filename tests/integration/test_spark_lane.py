@@ -86,7 +86,7 @@ def test_tasks_read_their_shares_of_the_log(db: Any, monkeypatch: pytest.MonkeyP
         captured.append({tables[flow.operators[n].table]: g.several for n, g in found[0].items() if g.count})
         return found
 
-    monkeypatch.setattr(stage, "captured", spied)
+    monkeypatch.setattr(stage, "capture_inputs", spied)
     db.put("orders", [{"id": i, "shop": i % 410, "amount": i % 3 + 1} for i in range(0, 2_400, 2)])
     for name in ("one", "other"):
         db.put("zones", [{"id": i, "name": name, "open": i != 2} for i in range(8)])
@@ -223,7 +223,7 @@ def test_tasks_resolve_what_views_get_and_the_driver_only_hears_where_it_lies(
         db.put("orders", [{"id": i, "shop": i % 410, "amount": count + i % 9} for i in range(count)])
         db.delete("orders", list(range(count // 10)))
         db.refresh("spark")
-        assert outcomes[-1].reached == {}
+        assert outcomes[-1].deltas == {}
         assert {c.table.name for c in outcomes[-1].changes} == {"by_zone", "dear", "amounts", "total", "passing"}
         assert db.audit().differences == 0
     assert heard[1] < 1.5 * heard[0]
