@@ -94,7 +94,7 @@ def differences(db: Any) -> list[str]:
     """The views that are not their query, run from nothing by DuckDB over the tables at the views' own batch."""
     cut = db._store.published_batch().cut
     # A suspended view shows another batch, a scheduled one its own cut.
-    kept = [v for v in db._catalog().views if v.suspended is None and (v.at is None or v.at.cut == cut)]
+    kept = [v for v in db._catalog().views if v.suspended is None and (v.own_cut is None or v.own_cut.cut == cut)]
     there = {v.table.name: v.query for v in kept}
     with db.snapshot() as state, duckdb.connect() as oracle:
         for name in TABLES:

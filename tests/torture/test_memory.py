@@ -97,7 +97,7 @@ def test_databases_that_are_maintained_in_one_process_share_its_budget(make_db: 
 def test_every_duckdb_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one module makes them, and it gives each its part of the budget."""
     source = Path(vk.__file__).parent
-    assert [p.name for p in source.rglob("*.py") if "duckdb.connect(" in p.read_text()] == ["ducks.py"]
+    assert [p.name for p in source.rglob("*.py") if "duckdb.connect(" in p.read_text()] == ["prepared_statements.py"]
     monkeypatch.setenv("VIEWKEEPER_MEMORY", "4GiB")
     with connect() as alone, connect(MemoryBudget(1 << 30)) as owned, PreparedStatements() as small:
         told = [
@@ -175,7 +175,7 @@ def test_one_call_that_is_more_than_fits_is_read_in_parts(
         return part_of_changes(self, *span)
 
     monkeypatch.setattr(cost_model, "MEMORY_EXPANSION", 1_000_000)
-    for name in ("_ROWS_IN_PARTS", "_ROWS_ASIDE", "ROWS_FOR_MORE"):
+    for name in ("_MIN_PARTITIONED_ROWS", "_MIN_SPILL_ROWS", "MIN_PARALLEL_ROWS"):
         monkeypatch.setattr(changes, name, 100)  # by several threads, each part in a file
     monkeypatch.setattr(MemoryBudget, "piece_bytes", 4_000)
     monkeypatch.setattr(LmdbStore, "changes_partition", counted)

@@ -24,6 +24,7 @@ from viewkeeper.commit.batch_history import BatchReport
 from viewkeeper.commit.cleanup import Cleanup
 from viewkeeper.commit.publisher import Publisher
 from viewkeeper.errors import Contradiction, CorruptState, ViewkeeperError
+from viewkeeper.maintain import exit_hooks  # noqa: F401  (importing it registers the exit hook of the process)
 from viewkeeper.maintain.batches import Batches
 from viewkeeper.maintain.definitions import families, synchronous_views
 from viewkeeper.maintain.definitions.definer import Definer

@@ -150,7 +150,7 @@ def _open_filesystem(address: str) -> tuple[Any, str]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ImportError, OSError) as error:
         raise BadValue(f"{address} cannot be opened: {str(error).splitlines()[0][:300]}", hint=_HINT) from error
     if address.startswith("s3://"):
-        # The URL has no such option, but the arguments by which a file system is pickled do.
+        # The URL has no such option, but the arguments by which a file system is serialised do.
         constructor, (options,) = filesystem.__reduce__()
         filesystem = constructor({**options, "allow_delayed_open": True})
     return filesystem, path.rstrip("/")
