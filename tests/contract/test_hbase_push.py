@@ -203,7 +203,7 @@ def test_a_cell_of_a_time_yet_to_come_keeps_nothing_back(shop: Shop) -> None:
     assert shop.db.get("dear", 64) is not None
     inflow = shop.store._push_attachment.arrivals.inflow
     seen = shop.store.published_batch().capture_marks[shop.db._catalog().table("items").id]
-    assert len(inflow.touched_rows(shop.name, seen.push.mark).keys.unique()) == 1
+    assert len(inflow.touched_rows(shop.name, seen.push.spool_mark).keys.unique()) == 1
 
 
 @pytest.mark.parametrize("ahead", [500, 2500], ids=["soon", "far"])

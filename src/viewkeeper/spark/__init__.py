@@ -30,7 +30,7 @@ def register(spark: Any) -> None:
     from viewkeeper.spark.source import ViewkeeperSource
 
     class Source(ViewkeeperSource):
-        """Defined here so that Spark pickles the class by value: its processes have another working directory."""
+        """Defined here so that Spark sends the class by value: its processes have another working directory."""
 
         directory = str(Path.cwd())
 

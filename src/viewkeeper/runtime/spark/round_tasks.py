@@ -77,7 +77,7 @@ class RoundTask:
     """The work of one round in one task.
 
     `context` and `dataflow` are Spark broadcasts. The first refers to the second, but Spark sends a task only those
-    broadcasts that it finds when it pickles the task itself, so both are fields.
+    broadcasts that it finds when it serialises the task itself, so both are fields.
     """
 
     context: Any

@@ -1,6 +1,6 @@
 """The worker cache: what a Spark Python worker keeps between tasks, so that a batch does not pay start-up costs again.
 
-    dataflows   by token: broadcast once for each session, unpickled once for each worker
+    dataflows   by token: broadcast once for each session, read once by each worker
     pool        DuckDB connections with their prepared statements
     runs        mapped and verified state files, and small runs that tasks of this worker wrote themselves
 
