@@ -268,7 +268,7 @@ def test_views_come_to_a_family_and_go(open_db: Callable[..., Any]) -> None:
         for name in sorted(set(views) - {"v5", "v6"}):
             assert db.read(name).equals(db.read(f"apart_{name}")), name
         family = next(v for v in db._store.catalog().views if v.is_hidden_family)
-        assert db._store.count(db._store.catalog().tables_by_id[family.parameters]) == 5  # 3, 4, 5, 7, 11
+        assert db._store.count(db._store.catalog().tables_by_id[family.parameter_table_id]) == 5  # 3, 4, 5, 7, 11
         for name in ("v3", "v4", "v7", "same", "other"):
             db.sql(f"DROP MATERIALIZED VIEW {name}")
         assert _families(db) == []

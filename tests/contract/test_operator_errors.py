@@ -258,7 +258,7 @@ METHODS = {"run", "route_to_ports", "build_table_delta", "seed", "full", "merge_
 """What an operator computes with."""
 
 
-SEARCHED = {"work", "_run_segment"}
+SEARCHED = {"attempt", "_run_segment"}
 """Of `context.py`: what the search for a row tries, and the piece of work that it and the guarded call share."""
 
 

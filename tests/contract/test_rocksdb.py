@@ -195,7 +195,7 @@ def test_a_followers_long_read_is_one_state(store: RocksStore, path: Path) -> No
     code = """
 store = RocksStore(sys.argv[1], "r")
 table = store.catalog().table("items")
-pinned, scan = store.pin(), store.scan(table)
+pinned, scan = store.open_snapshot(), store.scan(table)
 found = [r["category"] for r in next(scan).to_pylist()]
 for line in sys.stdin:
     if line.strip() == "now":

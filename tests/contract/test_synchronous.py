@@ -23,13 +23,13 @@ from viewkeeper.store.ordered import observed_writes
 
 ANY = 10**9
 WAYS = {
-    "tallied": ({"sums"}, ANY, ANY),
-    "one by one": ({"few"}, 0, ANY),
-    "by columns": ({"many"}, 0, -1),
+    "tallied": ({"apply_row_sums"}, ANY, ANY),
+    "one by one": ({"apply_rows"}, 0, ANY),
+    "by columns": ({"apply_vector_sums"}, 0, -1),
     "by statements": (set(), 0, -1),
 }
-"""How rows go through a view: what the keeper can do beside statements, and `_FEW` and `_SOME` that lead there."""
-ABLE = {name: getattr(SynchronousViews, name) for name in ("sums", "few", "many")}
+"""How rows pass through a view: the ways that the observer has beside statements, and the two limits that lead there."""
+ABLE = {name: getattr(SynchronousViews, name) for name in ("apply_row_sums", "apply_rows", "apply_vector_sums")}
 SYNC = ("grouped", "whole", "dear", "categories", "doubles", "totals", "sums")
 
 

@@ -83,7 +83,7 @@ def test_tasks_read_their_shares_of_the_log(db: Any, monkeypatch: pytest.MonkeyP
 
     def spied(lane: str, flow: Any, *rest: int) -> Any:
         found = capture(lane, flow, *rest)
-        captured.append({tables[flow.operators[n].table]: g.several for n, g in found[0].items() if g.count})
+        captured.append({tables[flow.operators[n].table]: g.has_several_calls for n, g in found[0].items() if g.count})
         return found
 
     monkeypatch.setattr(stage, "capture_inputs", spied)
