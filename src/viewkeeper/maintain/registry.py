@@ -59,13 +59,22 @@ class _RegistryEntry:
             handles = [user.handle for user in self.users]
         return next((handle for handle in handles if handle is not None), None)
 
-    def end(self) -> None:
-        """Close the maintainer."""
+    def end(self, *, unless_used: bool = False) -> None:
+        """Close the maintainer; with `unless_used`, only while no handle uses it.
+
+        The server stops first and without the lock, because a statement that it runs may need the maintainer until it
+        is broken off. A handle that acquires the maintainer meanwhile keeps it, and the server starts again.
+        """
         with self.lock:
+            if unless_used and self.users:
+                return
             server, self.server = self.server, None
         if server is not None:
             server.stop()
         with self.lock:
+            if unless_used and self.users:
+                next(iter(self.users)).serve_definitions()
+                return
             maintainer, self.maintainer = self.maintainer, None
             stores, self.closed_stores = self.closed_stores, []
             self.users.clear()
@@ -131,13 +140,17 @@ class MaintainerReference:
                     from viewkeeper.maintain.maintainer import Maintainer
 
                     maintainer = entry.maintainer = Maintainer(self._store, self._spark, **self._options)
-                    if self._store.mailbox is not None:
-                        run = partial(_run_received_call, entry, self._define)
-                        entry.server = DefinitionServer(self._store, self._store.mailbox, run).start()
+                    self.serve_definitions()
                 if not maintainer.publisher.lease.is_lost:
                     entry.users.add(self)
                     return maintainer
             self.end()
+
+    def serve_definitions(self) -> None:
+        """Start to run definitions for other processes, if the store has a mailbox. The entry's lock is held."""
+        if self._entry.server is None and self._store.mailbox is not None:
+            run = partial(_run_received_call, self._entry, self._define)
+            self._entry.server = DefinitionServer(self._store, self._store.mailbox, run).start()
 
     def end(self) -> None:
         """Close the maintainer, whatever handles use it."""
@@ -151,14 +164,11 @@ class MaintainerReference:
         entry = self._entry
         with entry.lock:
             entry.users.discard(self)
-            if entry.users and entry.maintainer is not None:
-                if entry.maintainer.store is not self._store:
-                    return True
+        entry.end(unless_used=True)
+        with entry.lock:
+            if entry.users and entry.maintainer is not None and entry.maintainer.store is self._store:
                 entry.closed_stores.append(self._store)
                 return False
-            is_last_user = entry.maintainer is not None
-        if is_last_user:
-            self.end()
         return True
 
     def begin_background(self, maintenance: Maintenance) -> Maintainer:
