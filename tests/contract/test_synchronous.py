@@ -28,7 +28,7 @@ WAYS = {
     "by columns": ({"apply_vector_sums"}, 0, -1),
     "by statements": (set(), 0, -1),
 }
-"""How rows pass through a view: the ways that the observer has beside statements, and the two limits that lead there."""
+"""How rows pass through a view: methods of the observer beside statements, and the two limits that lead there."""
 ABLE = {name: getattr(SynchronousViews, name) for name in ("apply_row_sums", "apply_rows", "apply_vector_sums")}
 SYNC = ("grouped", "whole", "dear", "categories", "doubles", "totals", "sums")
 
