@@ -82,7 +82,7 @@ TASKS = ["task.before", "run.write.before", "run.write.middle", "run.sync", "run
 
 def test_every_point_is_listed_and_used() -> None:
     source = Path(failpoints.__file__).parent
-    spoken = re.compile(r'(?:faults\.point|fterwards(?:\(store\))?\.drop)\((?:[\w.]+, )?"([^"]+)"\)')
+    spoken = re.compile(r'(?:failpoints\.hit|\.drop_rows)\((?:[\w.]+, )?"([^"]+)"\)')
     passed = {name for path in source.rglob("*.py") for name in spoken.findall(path.read_text())}
     assert passed == set(failpoints.POINTS)
     struck = {*BATCH, *MERGE, *(point.partition("@")[0] for _, point in DDL)}
