@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from importlib import import_module, util
 from pathlib import Path
 
@@ -24,3 +26,9 @@ def test_what_the_tools_import_is_there() -> None:
         if not hasattr(import_module(module), name) and util.find_spec(f"{module}.{name}") is None
     ]
     assert missing == []
+
+
+def test_a_package_of_commands_can_be_imported_first() -> None:
+    """`vk` loads the package by its entry point, and the package imports from `viewkeeper.cli`."""
+    done = subprocess.run([sys.executable, "-c", "import viewkeeper_hbase.cli"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
